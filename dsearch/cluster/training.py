@@ -66,7 +66,7 @@ def gather(state: Snapshot, offset: int, request: GatherRequest) -> GatherResult
     positions = np.where(request.positions == NONE, NONE, request.positions - offset)
     keyword = np.zeros(positions.shape, np.float32)
     if request.texts is not None:
-        keyword = state.weighed(request.weighting).keyword_scores(request.texts, positions)
+        keyword = state.with_bm25(request.weighting).keyword_scores(request.texts, positions)
     return GatherResult(state.embeddings(positions), keyword)
 
 
@@ -82,7 +82,7 @@ def _exact(
         raise NotInCluster("documents with several passages do not train over shards; train in one process")
     bias = None
     if request.texts is not None:
-        scores = state.weighed(request.weighting).all_keyword_scores(request.texts)
+        scores = state.with_bm25(request.weighting).all_keyword_scores(request.texts)
         bias = (keyword_part(keyword_weight, torch.tensor(scores)) / temperature).flatten(0, 1)
     return exact_attention(
         folded.flatten(0, 1), state.generation.embeddings, bias=bias, temperature=temperature

@@ -332,7 +332,7 @@ def _layer_parts(
 ) -> tuple[Snapshot, dict[str, Any]]:
     """The snapshot of the documents that a layer attends to, and its own options."""
     own: dict[str, Any] = {**options}
-    snapshot = collection.narrowed(snapshot, own.pop("filter", None))
+    snapshot = collection.filtered(snapshot, own.pop("filter", None))
     return collection.layer_parts(snapshot, LayerOptions(**own))
 
 

@@ -2,14 +2,10 @@
 
 Conditions are defined in `dsearch/store/filters.py`; here each is evaluated once for each distinct
 value of a field. A test compares both implementations.
-
-The last few filtered states are cached.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +14,7 @@ from jaxtyping import Bool
 
 from dsearch.engine.snapshot import Snapshot
 from dsearch.index.metadata import FieldColumn, MetadataFields
+from dsearch.lru_cache import LruCache
 from dsearch.store import Store, filter_of
 from dsearch.store.filters import (
     COMPARISONS,
@@ -32,6 +29,8 @@ from dsearch.store.filters import (
     compared_fields,
 )
 from dsearch.store.reader import refuse_misspelt
+
+_RECENT = 8  # masks of one byte a document
 
 
 def matching(tree: Filter, fields: MetadataFields) -> Bool[np.ndarray, " documents"] | None:
@@ -82,62 +81,50 @@ def _type(value: Scalar) -> type:
     return float if type(value) is int else type(value)
 
 
-_RECENT = 8  # masks of one byte a document
-
-
-class NarrowedStates:
-    """Narrows snapshots of one store to filters; for many threads.
-
-    With `suggest` a filter that matches nothing is refused if it has a misspelt field.
+class FilteredSnapshots:
+    """Restricts snapshots of one store to filters; the last few are kept.
 
     A row is one version of a document, so later writes do not change the mask of a snapshot: equal stamps
     give equal answers.
+
+    Args:
+        store: store of the documents.
+        suggest: whether a filter that matches nothing is refused if it has a misspelt field.
     """
 
     def __init__(self, store: Store, *, suggest: bool = False):
         self._store, self._suggest = store, suggest
-        self._lock = threading.Lock()
-        self._recent: OrderedDict[tuple[int, int, str], Snapshot] = OrderedDict()
+        self.recent = LruCache[tuple[int, int, str], Snapshot](_RECENT)
 
-    def forget(self) -> None:
-        """Release all states, so that their generations can be deleted."""
-        with self._lock:
-            self._recent.clear()
-
-    def narrowed(self, state: Snapshot, filter: object | None) -> Snapshot:
-        """Return `state` restricted to the documents that match a filter, given as JSON or parsed.
+    def restricted(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
+        """Return `snapshot` restricted to the documents that match a filter, given as JSON or parsed.
 
         Raises:
             InvalidRequest: not a filter, or, with `suggest`, one of a misspelt field.
         """
         tree = filter_of(filter)
         if tree is None:
-            return state
-        generation = state.generation.number
-        key = (generation, state.sequence, repr(tree))  # by repr: 1 and True are equal in Python
-        with self._lock:
-            if key in self._recent:
-                self._recent.move_to_end(key)
-                return self._recent[key]
-        result = self._narrowed(state, tree)
-        if self._suggest and not result.documents:
-            refuse_misspelt(self._store, compared_fields(tree), "filter")
-        with self._lock:
-            for other in [other for other in self._recent if other[0] != generation]:
-                del self._recent[other]  # it would keep a replaced index in memory
-            self._recent[key] = result
-            while len(self._recent) > _RECENT:
-                self._recent.popitem(last=False)
+            return snapshot
+        generation = snapshot.generation.number
+        key = (generation, snapshot.sequence, repr(tree))  # by repr: 1 and True are equal in Python
+        result = self.recent.get(key)
+        if result is None:
+            result = self._restricted(snapshot, tree)
+            if self._suggest and not result.documents:
+                refuse_misspelt(self._store, compared_fields(tree), "filter")
+            # Another generation would keep a replaced index in memory.
+            self.recent.drop_where(lambda other: other[0] != generation)
+            self.recent.put(key, result)
         return result
 
-    def _narrowed(self, state: Snapshot, tree: Filter) -> Snapshot:
+    def _restricted(self, snapshot: Snapshot, tree: Filter) -> Snapshot:
         """Use the generation's fields, and the store for fresh rows or for fields that are not indexed."""
-        fields = state.generation.fields
+        fields = snapshot.generation.fields
         built = None if fields is None else matching(tree, fields)
         if built is None:
-            return state.narrowed(self._store.rows_matching_ever(tree))
-        fresh = state.fresh.rows
+            return snapshot.restricted_to(self._store.rows_matching_ever(tree))
+        fresh = snapshot.fresh.rows
         if len(fresh):
             rows = self._store.rows_matching_ever(tree, after=int(fresh[0]) - 1)
             built = np.concatenate([built, np.isin(fresh, rows)])
-        return state.among(built)
+        return snapshot.where(built)

@@ -26,8 +26,8 @@ from dsearch.engine.home import is_given
 from dsearch.engine.indexing.ingest import BuiltGeneration, OnProgress, build_files
 from dsearch.engine.indexing.tuning import TunedKeys, key_queries, retune, retune_in_child
 from dsearch.engine.options import KeyOptions
-from dsearch.engine.state.live import LiveState
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.snapshots import Snapshots
+from dsearch.engine.state.state import State
 from dsearch.errors import Cancelled, Command, DsearchError, InsufficientStorage, InvalidRequest, Unavailable
 from dsearch.index.dense.kinds import AUTO, EXHAUSTIVE_BELOW
 from dsearch.index.durable import FULL
@@ -53,7 +53,7 @@ class Rebuilder:
 
     Args:
         store: store of the collection.
-        state: its live state.
+        snapshots: of its documents.
         writing: lock of its writers, held to publish a generation, not to build it.
         share: share of documents written or deleted since the last build that starts the next one, in another
             process; None for never.
@@ -66,13 +66,13 @@ class Rebuilder:
     def __init__(
         self,
         store: Store,
-        state: LiveState,
+        snapshots: Snapshots,
         writing: threading.Lock,
         *,
         share: float | None = None,
         minimum: int = MINIMUM,
     ):
-        self._store, self._state, self._writing = store, state, writing
+        self._store, self._snapshots, self._writing = store, snapshots, writing
         self.share, self.minimum = check_rebuild(share, minimum)
         self._building = threading.Lock()
         self._starting = threading.Lock()
@@ -107,11 +107,11 @@ class Rebuilder:
         """
         if self.share is None:
             return float("inf")
-        return max(float(self.minimum), self.share * self._state.snapshot.built, 1.5 * self._failed_at)
+        return max(float(self.minimum), self.share * self._snapshots.present.built, 1.5 * self._failed_at)
 
     def consider(self, queries: TuningQueries) -> None:
         """Start a build in the background if one is due and none runs; returns at once."""
-        if not self.by_itself or self._state.delta < self.due_at:
+        if not self.by_itself or self._snapshots.delta < self.due_at:
             return
         self.in_background(lambda: self.build(queries, spawned=True))
 
@@ -149,7 +149,7 @@ class Rebuilder:
         except Exception as error:
             if self._closed.is_set():
                 return
-            self._failed_at = self._state.delta
+            self._failed_at = self._snapshots.delta
             self._problem = str(error) if isinstance(error, DsearchError) else repr(error)
             _log.warning("collection %s was not rebuilt: %s", self._store.name, self._problem)
 
@@ -184,7 +184,7 @@ class Rebuilder:
 
             try:
                 report(Progress("embeddings", 0, 0, 0.0))
-                projection = self._state.key_projection()
+                projection = self._snapshots.key_projection()
                 vectors = queries(keys, projection)
                 if spawned:
                     built = run_spawned(
@@ -200,9 +200,9 @@ class Rebuilder:
                     built = build_files(
                         self._store, key_projection=projection, keys=keys, queries=vectors, on_progress=report
                     )
-                generation = self._state.opened(built)
+                generation = self._snapshots.opened(built)
                 with self._writing:
-                    self._state.publish(built, generation)
+                    self._snapshots.publish(built, generation)
             finally:
                 self._progress = None
             self._failed_at, self._problem = 0, None
@@ -256,7 +256,7 @@ def build_in_child(
 
 
 def tuning_queries(
-    collection: CollectionState,
+    collection: State,
     keys: KeyOptions,
     projection: Float32[np.ndarray, "key_dim encoder_dim"] | None,
     texts: Sequence[str] | None = None,
@@ -274,7 +274,7 @@ def tuning_queries(
 
 
 def folded_queries(
-    collection: CollectionState, texts: Sequence[str] | None = None
+    collection: State, texts: Sequence[str] | None = None
 ) -> Float32[np.ndarray, "queries encoder_dim"] | None:
     """Return folded queries of the live head; None for supplied embeddings without texts."""
     if is_given(collection.store):
@@ -292,7 +292,7 @@ def folded_queries(
     return np.ascontiguousarray(folded[::step].flatten(0, 1)[:QUERIES].numpy(), np.float32)
 
 
-def measured_live(collection: CollectionState, *, spawned: bool) -> TunedKeys | None:
+def measured_live(collection: State, *, spawned: bool) -> TunedKeys | None:
     """Measure, and tune if necessary, the live index with queries of the live head.
 
     Args:
@@ -314,7 +314,7 @@ def measured_live(collection: CollectionState, *, spawned: bool) -> TunedKeys | 
     return retune(store, *arguments)
 
 
-def _sentences(collection: CollectionState) -> list[str]:
+def _sentences(collection: State) -> list[str]:
     """Return a sentence of each of up to `QUERIES` documents of the collection; deterministic."""
     rows = collection.store.rows()
     spread = rows[np.linspace(0, len(rows) - 1, min(QUERIES, len(rows))).astype(np.int64)]

@@ -101,21 +101,21 @@ class Snapshot:
         passages = _passages_of(generation, fresh)
         tokens = SnapshotTokens.of(generation.tokens, fresh.tokens, len(generation))
         state = cls(generation, keyword, fresh, None, unfold, sequence, passages, tokens)
-        return state.without(removed, sequence)
+        return state.excluding(removed, sequence)
 
     def later(self, fresh: Fresh, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
         """Return the next state, with `fresh` (this one's extended) and without `removed`."""
         generation = self.generation
         tokens = SnapshotTokens.of(generation.tokens, fresh.tokens, len(generation))
         state = replace(self, fresh=fresh, passages=_passages_of(generation, fresh), tokens=tokens)
-        return state.without(removed, sequence)
+        return state.excluding(removed, sequence)
 
-    def weighed(self, weighting: tuple[float, float] | None) -> Snapshot:
+    def with_bm25(self, weighting: tuple[float, float] | None) -> Snapshot:
         """Return this state with another (k1, b) of the keyword score, with the generation's for None."""
         keyword = self.keyword.weighed(weighting)
         return self if keyword is self.keyword else replace(self, keyword=keyword)
 
-    def without(self, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
+    def excluding(self, removed: Int64[np.ndarray, " rows"], sequence: int) -> Snapshot:
         """Return this state without the rows `removed`."""
         excluded = np.zeros(self.positions, bool)
         if self.excluded is not None:
@@ -124,22 +124,22 @@ class Snapshot:
         excluded[at[at != NONE]] = True
         return replace(self, excluded=excluded if excluded.any() else None, sequence=sequence)
 
-    def narrowed(self, rows: Int64[np.ndarray, " rows"]) -> Snapshot:
+    def restricted_to(self, rows: Int64[np.ndarray, " rows"]) -> Snapshot:
         """Return this state restricted to those of `rows` that it contains; positions stay."""
         mask = np.zeros(self.positions, bool)
         at = self.positions_of(rows)
         mask[at[at != NONE]] = True
-        return self.among(mask)
+        return self.where(mask)
 
-    def holding(self, query: ParsedQuery) -> Snapshot:
+    def matching_phrases(self, query: ParsedQuery) -> Snapshot:
         """Return this state restricted to the documents that match the phrases of `query`."""
         built = self.keyword.matching(query)
         if built is None:
             return self
         fresh = self.keyword.matching_texts(query, self.fresh.texts)
-        return self.among(built if fresh is None else np.concatenate([built, fresh]))
+        return self.where(built if fresh is None else np.concatenate([built, fresh]))
 
-    def among(self, mask: Bool[np.ndarray, " positions"]) -> Snapshot:
+    def where(self, mask: Bool[np.ndarray, " positions"]) -> Snapshot:
         """Return this state restricted to the positions that are True in `mask`."""
         excluded = ~mask if self.excluded is None else self.excluded | ~mask
         return replace(self, excluded=excluded if excluded.any() else None)

@@ -24,7 +24,7 @@ from dsearch.store.sqlite.digest import (
     record_fact,
     tombstone_fact,
 )
-from dsearch.store.sqlite.schema import CollectionMeta, State, read_meta, read_state
+from dsearch.store.sqlite.schema import CollectionMeta, StateRow, read_meta, read_state
 
 _MOST_DAMAGES = 1000
 
@@ -72,7 +72,7 @@ def verify(connection: sqlite3.Connection) -> VerifyReport:
     )
 
 
-def _state(audit: _Audit) -> State | None:
+def _state(audit: _Audit) -> StateRow | None:
     try:
         meta: CollectionMeta = read_meta(audit.connection)
         audit.facts += meta.fact
@@ -185,7 +185,7 @@ def _registry(audit: _Audit) -> None:
                 audit.note(f"table {table}: {fields[0]!r} is not what was written")
 
 
-def _totals(audit: _Audit, state: State) -> None:
+def _totals(audit: _Audit, state: StateRow) -> None:
     if add_facts(bytes(32), audit.facts) != state.digest:
         audit.note(
             "the collection as a whole: rows, deletions or operation numbers are not those acknowledged"

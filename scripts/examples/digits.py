@@ -38,7 +38,7 @@ def train(collection, images, steps):
     model = Classifier(SearchLayer(snapshot, Head(64), mode="dense"), digits)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     fifths = torch.randperm(len(digits)).chunk(5)
-    others = [snapshot.without(snapshot.rows(fifth.numpy()), snapshot.sequence) for fifth in fifths]
+    others = [snapshot.excluding(snapshot.rows(fifth.numpy()), snapshot.sequence) for fifth in fifths]
     for step in range(steps):
         model.memory.snapshot = others[step % 5]
         asking = fifths[step % 5][torch.randint(len(fifths[-1]), (128,))]

@@ -45,7 +45,7 @@ def test_loss_and_gradient_are_those_of_one_process(
     words: bool,
     bm25: tuple[float, float] | None,
 ) -> None:
-    snapshot = food.snapshot.weighed(bm25)
+    snapshot = food.snapshot.with_bm25(bm25)
     head = Head(32, heads=heads, rank=4)
     generator = torch.Generator().manual_seed(heads)
     with torch.no_grad():

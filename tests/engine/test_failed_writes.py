@@ -25,16 +25,16 @@ from dsearch.engine.indexing.tokens import TokenKeeper
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.rebuild import Rebuilder
-from dsearch.engine.state.caches import KeptHeads
-from dsearch.engine.state.live import LiveState
+from dsearch.engine.state.caches import HeadCache
 from dsearch.engine.state.remembered import RememberedRows
+from dsearch.engine.state.snapshots import Snapshots
 from dsearch.errors import DsearchError
 from dsearch.index.token_spool import TokenSpool
 from dsearch.store import Store
 from dsearch.types import Document
 
 PARTS = (
-    *(HashingEncoder, KeptHeads, LiveState, ModelDocuments, ModelEncoders),
+    *(HashingEncoder, HeadCache, Snapshots, ModelDocuments, ModelEncoders),
     *(Rebuilder, RememberedRows, Store, TokenKeeper, TokenSpool),
 )
 pytestmark = pytest.mark.usefixtures("unchecked")

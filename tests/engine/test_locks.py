@@ -114,7 +114,7 @@ def test_what_others_wrote_is_read_and_the_writers_are_stopped_between_writes(
     collection: Collection, writing: WatchedLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught_up = list[str]()
-    monkeypatch.setattr(collection._live, "catch_up", lambda: caught_up.append("live"))
+    monkeypatch.setattr(collection._snapshots, "catch_up", lambda: caught_up.append("live"))
     with waiting(writing, collection.catch_up):
         assert caught_up == []
     assert caught_up == ["live"]

@@ -235,7 +235,7 @@ def test_a_refresh_can_be_cancelled(served: SearchEngine, monkeypatch: pytest.Mo
 def test_what_was_purged_while_it_was_built_is_not_published(collection: Collection) -> None:
     store = collection.store
     built = build_files(store)
-    opened = collection._live.opened(built)  # pyright: ignore[reportPrivateUsage]
+    opened = collection._snapshots.opened(built)  # pyright: ignore[reportPrivateUsage]
     collection.delete(["d1"])
     collection.refresh()
     for number in store.retirable_generations(1):
@@ -243,7 +243,7 @@ def test_what_was_purged_while_it_was_built_is_not_published(collection: Collect
     store.purge()
     before = live(collection)
     with pytest.raises(Exception, match="purged meanwhile; build it again"):
-        collection._live.publish(built, opened)  # pyright: ignore[reportPrivateUsage]
+        collection._snapshots.publish(built, opened)  # pyright: ignore[reportPrivateUsage]
     assert live(collection) == before
     assert not opened.folder.exists()
 

@@ -86,7 +86,7 @@ def encode_queries(
     states = collection.query_states(texts, mode, model, of_tokens)
     if of_tokens is None:
         return EncodedQueries(states, None)
-    return EncodedQueries(states, collection.kept_query_tokens.of(of_tokens, texts))
+    return EncodedQueries(states, collection.query_token_cache.of(of_tokens, texts))
 
 
 _FEW_SHARDS = 8

@@ -39,7 +39,7 @@ from dsearch.cluster.messages import (
 from dsearch.cluster.release import FREQUENCIES_NAME, Release, ShardManifest
 from dsearch.cluster.search import second_stage
 from dsearch.cluster.shards.memory import RecalledHere, ShardMemories
-from dsearch.engine.filters import NarrowedStates
+from dsearch.engine.filters import FilteredSnapshots
 from dsearch.engine.indexing.leases import Lease
 from dsearch.engine.indexing.releases import ROWS_NAME
 from dsearch.engine.ranking.candidates import SearchLegs
@@ -77,7 +77,7 @@ class Shard:
         self._memories = ShardMemories(state, rows)
         self.store = store
         self.state = state
-        self._narrowed = NarrowedStates(store)
+        self._filtered = FilteredSnapshots(store)
         self._lock = threading.Lock()
 
     @classmethod
@@ -130,9 +130,9 @@ class Shard:
     def propose(self, question: ProposalRequest) -> Proposal:
         """Propose the candidates of each leg, with the parts of their logits."""
         with torch.inference_mode():
-            state = self._narrowed.narrowed(self.state, question.filter).weighed(question.weighting)
+            state = self._filtered.restricted(self.state, question.filter).with_bm25(question.weighting)
             if question.required or question.excluded:
-                state = state.holding(ParsedQuery("", question.required, question.excluded))
+                state = state.matching_phrases(ParsedQuery("", question.required, question.excluded))
             past = None
             if question.past is not None:
                 past = self._memories.of(question.past, state)
@@ -198,7 +198,7 @@ class Shard:
 
     def show(self, request: HitRequest) -> list[ShardHit]:
         """Return documents with explanations and highlights."""
-        state, offset = self.state.weighed(request.weighting), self.manifest.offset
+        state, offset = self.state.with_bm25(request.weighting), self.manifest.offset
         positions = np.array(request.positions, np.int64) - offset
         documents = self.store.documents(state.rows(positions))
         keys = request.keys or [NONE] * len(documents)

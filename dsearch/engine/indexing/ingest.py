@@ -82,7 +82,7 @@ def store_documents(
         if tokens is None:
             receipt = store.upsert(batch)
         else:
-            receipt = tokens.moving([document.id for document in batch], partial(store.upsert, batch))
+            receipt = tokens.carry_over([document.id for document in batch], partial(store.upsert, batch))
         counts += (receipt.inserted, receipt.updated, receipt.unchanged)
         if on_progress is not None:
             on_progress(Progress("read", int(counts.sum()), 0, time.monotonic() - started))

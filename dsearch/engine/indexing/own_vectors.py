@@ -49,8 +49,8 @@ def carried_embeddings(store: Store, documents: Sequence[Document]) -> OwnEmbedd
         raise type(problem)(f"document {place} (id {documents[place].id[:80]!r}) {problem}")
     positions = [place for place, document in enumerate(documents) if _embedding(document) is not None]
     rows = [_numbers(_embedding(documents[place])) for place in positions]
-    vectors = np.array(rows, np.float64).reshape(len(rows), store.dimension)
-    return OwnEmbeddings(_unit(vectors), positions)
+    vectors, _ = _scaled(np.array(rows, np.float64).reshape(len(rows), store.dimension))
+    return OwnEmbeddings(vectors, positions)
 
 
 def embedding_problems(store: Store, documents: Sequence[Document]) -> dict[int, DsearchError]:
@@ -95,12 +95,11 @@ def checked_embeddings(
             f"embeddings of shape {list(given.shape)} for {amount(len(documents), 'document')}; "
             f"use [{len(documents)}, {store.dimension}]"
         )
-    first = _first_without_direction(given)
+    array, first = _scaled(given)
     if first is not None:
         raise InvalidRequest(
             f"the embedding of document {first} (id {documents[first].id[:80]!r}) {_problem_of(given[first])}"
         )
-    array = _unit(given)
     if not is_given(store):
         _refuse_changed(store, documents, array)
     return OwnEmbeddings(array, list(range(len(documents))))
@@ -129,11 +128,11 @@ def search_vectors(
         DimensionMismatch: one has another number of numbers than `dimension`.
         InvalidRequest: not numbers, not finite, or all 0.
     """
-    given = numbers_of(_matrix(vectors, dimension, name)).astype(np.float64)
-    first = _first_without_direction(given)
+    given = numbers_of(_matrix(vectors, dimension, name)).astype(np.float64, copy=False)
+    states, first = _scaled(given)
     if first is not None:
         raise InvalidRequest(f"{name}.{first} {_problem_of(given[first])}")
-    return _unit(given)
+    return states
 
 
 def query_vectors(
@@ -187,26 +186,28 @@ def _matrix(vectors: Vectors, dimension: int, name: str) -> Float[Array, "batch 
     return states
 
 
-def _first_without_direction(vectors: Float[np.ndarray, "vectors encoder_dim"]) -> int | None:
-    """The first vector that is 0 or has a number that is not finite; None if there is none."""
-    largest = np.abs(vectors).max(axis=1, initial=0)
-    wrong = ~((largest > 0) & (largest < np.inf))  # NaN too
-    return int(np.argmax(wrong)) if wrong.any() else None
-
-
 def _problem_of(vector: Float[np.ndarray, " encoder_dim"]) -> str:
     with np.errstate(over="ignore"):
         return f"has length {np.linalg.norm(vector):.4g}; use finite numbers that are not all 0"
 
 
-def _unit(vectors: Float[np.ndarray, "vectors encoder_dim"]) -> Float32[np.ndarray, "vectors encoder_dim"]:
-    """Scale vectors with a direction to length 1; those of nearly that length stay as they are."""
-    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
-    scaled = vectors / largest  # the square of its largest number could overflow
-    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    with np.errstate(over="ignore"):
-        near = np.abs(lengths * largest - 1) <= _TOLERANCE
-        return np.where(near, vectors, scaled / lengths).astype(np.float32)
+def _scaled(
+    vectors: Float[np.ndarray, "vectors encoder_dim"],
+) -> tuple[Float32[np.ndarray, "vectors encoder_dim"], int | None]:
+    """Scale vectors to length 1; those of nearly that length stay as they are.
+
+    Also returns the place of the first one that is 0 or has a number that is not finite; None without one.
+    """
+    with np.errstate(all="ignore"):
+        lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
+        unit = np.where(np.abs(lengths - 1) <= _TOLERANCE, vectors, vectors / lengths)
+        usual = (lengths > 1e-150) & (lengths < 1e150)
+        if usual.all():
+            return unit.astype(np.float32), None
+        scaled = vectors / np.abs(vectors).max(axis=1, keepdims=True)  # squares overflowed, or vanished
+        unit = np.where(usual, unit, scaled / np.linalg.norm(scaled, axis=1, keepdims=True))
+    wrong = ~np.isfinite(unit).all(axis=1)
+    return unit.astype(np.float32), int(np.argmax(wrong)) if wrong.any() else None
 
 
 def _embedding(document: Document) -> Sequence[float] | None:
@@ -230,7 +231,7 @@ def _problem(embedding: object, dimension: int) -> DsearchError | None:
         return DimensionMismatch(
             f"has an embedding of {amount(len(numbers), 'number')}; this collection's have {dimension}"
         )
-    if _first_without_direction(numbers[None]) is not None:
+    if not 0 < np.abs(numbers).max() < np.inf:  # NaN too
         return InvalidDocument(f"has an embedding that {_problem_of(numbers)}")
     return None
 

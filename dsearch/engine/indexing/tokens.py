@@ -113,43 +113,6 @@ def _blanks(text: str) -> int:
     return len(text) - len(text.lstrip())
 
 
-class TokenMaker:
-    """Makes the tokens of documents, and keeps them until a generation has them.
-
-    Args:
-        spool: of the collection; its codec is fitted to the first documents if it has none.
-        stop_words: whose tokens are left out.
-    """
-
-    def __init__(self, spool: TokenSpool, stop_words: Sequence[str]):
-        self.spool = spool
-        self._stop_words = frozenset(stop_words)
-
-    def begin(
-        self, encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
-    ) -> None:
-        """Fit the projection to documents; to paragraphs of the guide too where those have few tokens.
-
-        Raises:
-            EncoderUnavailable: the encoder gives no token states.
-        """
-        _, raw = encode_with_tokens(encoder, documents, cutting)
-        states = [tokens.states for tokens in raw]
-        if sum(map(len, states)) < _FEWEST:
-            _, further = token_encoder(encoder).encode_tokens(_paragraphs())
-            states += [tokens.states for tokens in further]
-        dims = min(DIMS, encoder.identity.dimension // 2 * 2)
-        self.spool.begin(TokenCodec.fit(np.concatenate(states), dims=dims, bits=BITS))
-
-    def encode(
-        self, encoder: TextEncoder, documents: Sequence[Document], cutting: PassageLengths | None
-    ) -> tuple[Encoded, list[DocumentTokens]]:
-        """Embeddings as `chunking.encode` gives them, and tokens, by one pass; after `begin`."""
-        codec = self.spool.codec
-        assert codec is not None
-        return encode_rounded(encoder, documents, cutting, codec, self._stop_words)
-
-
 def encode_rounded(
     encoder: TextEncoder,
     documents: Sequence[Document],
@@ -247,6 +210,8 @@ class TokenKeeper:
     def begin(self, encoder: TextEncoder) -> None:
         """Give the collection a second stage: fit the projection to some of its documents.
 
+        Where these have few tokens it is fitted to paragraphs of the guide, too.
+
         Raises:
             EncoderUnavailable: the encoder gives no token states.
         """
@@ -255,27 +220,30 @@ class TokenKeeper:
         rows = np.concatenate([self._store.rows(), self._store.pending().rows])
         spread = rows[np.linspace(0, len(rows) - 1, min(_FIRST, len(rows))).astype(np.int64)]
         documents = list(self._store.documents(spread)) if len(rows) else []
-        self.maker().begin(encoder, documents, PassageLengths.of(self._store))
+        _, raw = encode_with_tokens(encoder, documents, PassageLengths.of(self._store))
+        states = [tokens.states for tokens in raw]
+        if sum(map(len, states)) < _FEWEST:
+            _, further = token_encoder(encoder).encode_tokens(_paragraphs())
+            states += [tokens.states for tokens in further]
+        dims = min(DIMS, encoder.identity.dimension // 2 * 2)
+        self.spool.begin(TokenCodec.fit(np.concatenate(states), dims=dims, bits=BITS))
 
     def encode(
         self, encoder: TextEncoder, documents: Sequence[Document]
     ) -> tuple[Encoded, list[DocumentTokens] | None]:
         """Embed documents; with their tokens, by one pass, if the collection has a second stage."""
-        cutting = PassageLengths.of(self._store)
-        if not self.on or not documents:
+        cutting, codec = PassageLengths.of(self._store), self.codec
+        if codec is None or not documents:
             return encode(encoder, documents, cutting), None
-        return self.maker().encode(encoder, documents, cutting)
+        return encode_rounded(encoder, documents, cutting, codec, stop_words_of(self._store))
 
     def keep(self, rows: Sequence[int], tokens: Sequence[DocumentTokens] | None) -> None:
         """Keep what `encode` gave for these rows."""
         if tokens is not None:
             self.spool.put(dict(zip(rows, tokens, strict=True)))
 
-    def moving(self, ids: Sequence[str], write: Callable[[], WriteReceipt]) -> WriteReceipt:
-        """Write documents whose texts stay; their tokens go to their new rows.
-
-        Of a document whose text changes they are replaced later, when it is encoded.
-        """
+    def carry_over(self, ids: Sequence[str], write: Callable[[], WriteReceipt]) -> WriteReceipt:
+        """Write documents, and carry the tokens of those whose texts stay over to their new rows."""
         if not self.on:
             return write()
         before = self._store.rows_of(ids)
@@ -285,8 +253,8 @@ class TokenKeeper:
             for id, row in zip(ids, receipt.rows, strict=True)
             if id in before and before[id] != row
         }
-        before_moving = self.of_rows(list(moved))
-        self.spool.put({moved[row]: of for row, of in before_moving.items() if of is not None})
+        tokens = self.of_rows(list(moved))
+        self.spool.put({moved[row]: of_row for row, of_row in tokens.items() if of_row is not None})
         return receipt
 
     def of_rows(self, rows: Sequence[int]) -> dict[int, DocumentTokens | None]:
@@ -377,10 +345,6 @@ class TokenKeeper:
         """Close tokens.db."""
         self.spool.close()
         self._built = None
-
-    def maker(self) -> TokenMaker:
-        """Makes tokens with the stop words of the collection's language."""
-        return TokenMaker(self.spool, stop_words_of(self._store))
 
     def _generation(self) -> tuple[int, Int64[np.ndarray, " rows"], TokenTable | None]:
         """Number, rows and tokens of the live generation, each file compared with its digest once."""

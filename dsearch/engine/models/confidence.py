@@ -40,7 +40,7 @@ _FORMAT = 1
 _log = logging.getLogger(__name__)
 
 
-class KeptCalibrations:
+class Calibrations:
     """Calibrations by version, read again when the file has changed.
 
     Args:

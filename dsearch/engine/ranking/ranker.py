@@ -156,14 +156,14 @@ class Ranker:
         """The documents, whose keywords count as the head has it: k1 and b can be its own."""
         weighting = self.head.keyword_weighting
         if weighting != self._weighting:  # another head was loaded into this one
-            self._weighting, self._snapshot = weighting, self._snapshot.weighed(weighting)
+            self._weighting, self._snapshot = weighting, self._snapshot.with_bm25(weighting)
         return self._snapshot
 
     @snapshot.setter
     def snapshot(self, snapshot: Snapshot) -> None:
         """Search another state, or other documents of the same dimension."""
         self._weighting = self.head.keyword_weighting
-        self._snapshot = snapshot.weighed(self._weighting)
+        self._snapshot = snapshot.with_bm25(self._weighting)
 
     @property
     def hops(self) -> int:

@@ -23,8 +23,8 @@ from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.snapshot import NONE, Snapshot
-from dsearch.engine.state.fields import VALUE
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.caches import VALUE
+from dsearch.engine.state.state import State
 from dsearch.errors import InvalidRequest, amount
 from dsearch.products import in_full_precision
 from dsearch.search_options import COVERAGE_DOCUMENTS
@@ -54,7 +54,7 @@ class AttendResult:
 
 
 def attend(
-    collection: CollectionState,
+    collection: State,
     queries: Queries,
     *,
     model: str | None,
@@ -85,7 +85,7 @@ def coverage_note(layer: SearchLayer, output: SearchOutput) -> str | None:
 
 
 def resolve_inputs(
-    collection: CollectionState,
+    collection: State,
     queries: Queries,
     model: str | None,
     filter: object | None,
@@ -119,7 +119,7 @@ def require_field(options: LayerOptions) -> None:
 
 
 def with_field(
-    collection: CollectionState,
+    collection: State,
     layer: SearchLayer,
     field: str,
     attend: Callable[[Tensor | None], SearchOutput],
@@ -147,7 +147,7 @@ def with_field(
 
 
 def field_rows(
-    collection: CollectionState,
+    collection: State,
     snapshot: Snapshot,
     field: str,
     positions: Int64[np.ndarray, "batch candidates"],
@@ -159,7 +159,7 @@ def field_rows(
     """
     rows = snapshot.rows(positions)
     distinct = np.unique(rows[rows != NONE])
-    values = collection.kept_fields.of(distinct, field)
+    values = collection.field_cache.of(distinct, field)
 
     def id_of(row: int) -> str:
         return collection.store.ids([row])[0]
@@ -185,7 +185,7 @@ def field_rows(
     return torch.as_tensor(table[np.where(rows == NONE, len(distinct), at)])
 
 
-def _refuse_list(collection: CollectionState, row: int, field: str) -> None:
+def _refuse_list(collection: State, row: int, field: str) -> None:
     """Say what a list or an object of the metadata is not; None of it is pooled.
 
     Raises:
@@ -235,7 +235,7 @@ def rows_of_candidates(
 
 
 def texts_at(
-    collection: CollectionState, snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"]
+    collection: State, snapshot: Snapshot, positions: Int64[np.ndarray, "batch candidates"]
 ) -> list[list[str]]:
     """Return title and text of each query's candidates."""
     rows = snapshot.rows(positions)

@@ -21,7 +21,7 @@ from dsearch.attention.arrays import unit
 from dsearch.encoder import TextEncoder
 from dsearch.encoder.text_encoder import Role
 from dsearch.encoder.tokens import Vocabulary
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.state import State
 from dsearch.errors import InvalidRequest, amount
 
 
@@ -41,7 +41,7 @@ class EmbedResult:
 
 
 def embed(
-    collection: CollectionState,
+    collection: State,
     texts: Sequence[str],
     side: Role,
     *,
@@ -98,7 +98,7 @@ class RelevanceResult:
 
 
 def rerank(
-    collection: CollectionState, query: str, texts: Sequence[str], *, model: str | None = None
+    collection: State, query: str, texts: Sequence[str], *, model: str | None = None
 ) -> RelevanceResult:
     """Compare a query with texts, which need not be in the collection, as a model compares it with documents.
 

@@ -33,7 +33,7 @@ from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.ranking.scoring import rows_at
 from dsearch.engine.search.attend import coverage_note, field_rows, require_field, texts_at, with_field
 from dsearch.engine.snapshot import NONE
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.state import State
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound, amount
 from dsearch.results import Attention, Gradients
 from dsearch.types import Stamp
@@ -82,7 +82,7 @@ class GradientQuery:
 
 
 def attention_parts(
-    collection: CollectionState,
+    collection: State,
     query: GradientQuery,
     *,
     include: Container[Part] = (),
@@ -156,7 +156,7 @@ def attention_parts(
 
 
 def vjp(
-    collection: CollectionState,
+    collection: State,
     query: GradientQuery,
     *,
     context: Float[np.ndarray, "batch value_dim"] | None = None,
@@ -223,7 +223,7 @@ def vjp(
 
 
 def _attended(
-    collection: CollectionState,
+    collection: State,
     layer: SearchLayer,
     states: Float[Tensor, "batch encoder_dim"],
     texts: Sequence[str] | None,
@@ -252,7 +252,7 @@ def _table_of(query: GradientQuery) -> Float[Tensor, "positions value_dim"] | No
 
 
 def layer_of(
-    collection: CollectionState, query: GradientQuery
+    collection: State, query: GradientQuery
 ) -> tuple[SearchLayer, Stamp, Float[Tensor, "batch encoder_dim"], Sequence[str] | None]:
     """Return the layer that answers, its stamp, and its input.
 
@@ -297,7 +297,7 @@ def layer_of(
     options: LayerOptions = {**query.options, "mode": mode}
     if states is None:
         require_field(options)
-    layer = collection.layer_over(collection.narrowed(snapshot, query.filter), head, options)
+    layer = collection.layer_over(collection.filtered(snapshot, query.filter), head, options)
     if query.bias is not None:
         layer.bias = torch.tensor(np.asarray(query.bias), dtype=_TYPES[query.dtype])
     if states is None:
@@ -308,7 +308,7 @@ def layer_of(
     return layer, stamp, states.to(_TYPES[query.dtype]), query.texts
 
 
-def _head(collection: CollectionState, version: str, sequence: int, *, stamped: bool) -> Head:
+def _head(collection: State, version: str, sequence: int, *, stamped: bool) -> Head:
     try:
         return collection.head(version, sequence)
     except ModelNotFound as error:

@@ -30,7 +30,7 @@ from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.search.highlights import SCANNED_CHARACTERS, fragments
 from dsearch.engine.snapshot import NONE
-from dsearch.engine.state.caches import KeptDocuments, owned
+from dsearch.engine.state.caches import DocumentCache, owned
 from dsearch.errors import InvalidCursor, InvalidRequest
 from dsearch.index import KeywordIndex
 from dsearch.search_options import MAX_CURSOR_CHARACTERS, MAX_LIMIT, MAX_OFFSET, SearchOptions
@@ -227,7 +227,7 @@ class HitPage:
 def hits_of(
     output: SearchOutput,
     layer: Ranker,
-    documents_of: KeptDocuments,
+    documents_of: DocumentCache,
     page: HitPage,
     reached: Int64[np.ndarray, " batch"],
     *,

@@ -38,8 +38,8 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.whole import Whole
 from dsearch.engine.search.attend import Kind, Queries, coverage_note, kind_of_all, resolve_inputs
 from dsearch.engine.snapshot import NONE, Snapshot
-from dsearch.engine.state.fields import VALUE, fields_of
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.caches import VALUE, fields_of
+from dsearch.engine.state.state import State
 from dsearch.errors import InvalidRequest
 from dsearch.results import Evidence, FieldPrediction, Predictions
 from dsearch.store.filters import parse_field
@@ -51,7 +51,7 @@ _AT_A_TIME = 8192
 
 
 def predict(
-    collection: CollectionState,
+    collection: State,
     queries: Queries,
     *,
     field: str,
@@ -90,7 +90,7 @@ def predict(
     return Predictions(stamp, predictions, coverage_note(layer, output))
 
 
-def _refuse_misspelt(collection: CollectionState, field: str, predictions: Sequence[FieldPrediction]) -> None:
+def _refuse_misspelt(collection: State, field: str, predictions: Sequence[FieldPrediction]) -> None:
     """Refuse a field that no document has if one of a similar name exists.
 
     Raises:
@@ -101,7 +101,7 @@ def _refuse_misspelt(collection: CollectionState, field: str, predictions: Seque
 
 
 def _values(
-    collection: CollectionState,
+    collection: State,
     layer: SearchLayer,
     positions: Int64[np.ndarray, "batch candidates"],
     field: str,
@@ -117,7 +117,7 @@ def _values(
 
 
 def _from_all(
-    collection: CollectionState,
+    collection: State,
     layer: SearchLayer,
     states: Float[Tensor, "batch encoder_dim"],
     texts: Sequence[str] | None,
@@ -135,7 +135,7 @@ def _from_all(
 
     at = snapshot.visible()
     if learned is None:
-        values = collection.kept_fields.of(snapshot.rows(at), field)
+        values = collection.field_cache.of(snapshot.rows(at), field)
     else:
         values = learned.at(snapshot, at)
     column = PooledField.of(values, at, snapshot.positions, named, field)
@@ -352,7 +352,7 @@ class LearnedValues:
     labels: Sequence[str | bool]
 
     @classmethod
-    def of(cls, collection: CollectionState, stamp: Stamp, head: Head, field: str) -> LearnedValues | None:
+    def of(cls, collection: State, stamp: Stamp, head: Head, field: str) -> LearnedValues | None:
         """Return the learned values of a field; None if the version learned none for it."""
         record = {} if stamp.model == "v0" else collection.store.model(stamp.model).record
         readout: Mapping[str, Any] = record.get(READOUT) or {}

@@ -26,7 +26,7 @@ from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.snapshot import QueryTokens, Snapshot, query_tokens
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.state import State
 from dsearch.errors import InvalidRequest, amount
 from dsearch.index import ParsedQuery, Tokenizer, parse_query
 from dsearch.search_options import SearchOptions
@@ -56,7 +56,7 @@ class QueryBatch:
 
 
 def resolve_queries(
-    collection: CollectionState,
+    collection: State,
     queries: Queries,
     options: LayerOptions,
     *,
@@ -101,7 +101,7 @@ def resolve_queries(
         state = collection.snapshot_at(pinned)
     head_of = collection.head if differentiable else collection.ranking_head
     head = head_of(pinned.model, pinned.sequence)
-    state = collection.narrowed(state, filter)
+    state = collection.filtered(state, filter)
     if narrow is not None:
         state = narrow(state)
     mode: Mode = options.get("mode", "hybrid")
@@ -134,7 +134,9 @@ def resolve_queries(
 
     batches: list[QueryBatch] = []
     for group in groups:
-        layer = collection.layers.over(state.holding(group.phrases), head, _with_mode(options, group.mode))
+        layer = collection.layers.over(
+            state.matching_phrases(group.phrases), head, _with_mode(options, group.mode)
+        )
         of_group = states if len(groups) == 1 else states[group.numbers]
         texts, tokens = group.texts, None
         if with_tokens and layer.stages == 2 and texts is not None:
@@ -184,7 +186,7 @@ def checked_questions(
 
 
 def tokens_of(
-    collection: CollectionState, texts: Sequence[str], state: Snapshot, version: str | None = None
+    collection: State, texts: Sequence[str], state: Snapshot, version: str | None = None
 ) -> list[QueryTokens]:
     """Tokens of queries, to be matched with those of a state's documents.
 
@@ -197,11 +199,11 @@ def tokens_of(
 
     require_tokens(state)
     encoder = collection.encoder if version is None else token_encoder_of(collection, version)
-    raw = collection.kept_query_tokens.of(encoder, texts)
+    raw = collection.query_token_cache.of(encoder, texts)
     return [query_tokens(query, text, state) for query, text in zip(raw, texts, strict=True)]
 
 
-def token_encoder_of(collection: CollectionState, version: str) -> TextEncoder:
+def token_encoder_of(collection: State, version: str) -> TextEncoder:
     """Return the encoder of a query's tokens: the collection's, which made the documents' tokens.
 
     A version with a second stage of its own has its own encoder, to whose tokens the stage was fitted; so has

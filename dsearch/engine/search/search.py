@@ -20,7 +20,7 @@ from dsearch.engine.search.queries import (
     resolve_queries,
     tokens_of,
 )
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.state import State
 from dsearch.search_options import SearchOptions
 from dsearch.store import filter_of
 from dsearch.store.reader import refuse_misspelt
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def search(
-    collection: CollectionState,
+    collection: State,
     queries: Sequence[str],
     chosen: SearchOptions,
     vectors: Vectors | None = None,
@@ -74,7 +74,7 @@ def search(
 
 
 def search_group(
-    collection: CollectionState,
+    collection: State,
     group: QueryBatch,
     stamp: Stamp,
     chosen: SearchOptions,
@@ -107,14 +107,14 @@ def search_group(
         estimated = None if calibration is None else confidences(attention, layer, calibration)
         ranking, reached = output, page.reached(output)
         output, duplicates = arranged(
-            ranking, layer, reached, chosen, collection.kept_fields.of, collection.kept_documents.of
+            ranking, layer, reached, chosen, collection.field_cache.of, collection.document_cache.of
         )
         if output is not ranking:  # some are no hits of their own
             reached = page.reached(output)
         hits = hits_of(
             output,
             layer,
-            collection.kept_documents,
+            collection.document_cache,
             page,
             reached,
             explain=_explanation(group, chosen, output),
@@ -134,7 +134,7 @@ def search_group(
 
 
 def _calibration(
-    collection: CollectionState, texts: Sequence[str] | None, stamp: Stamp, chosen: SearchOptions
+    collection: State, texts: Sequence[str] | None, stamp: Stamp, chosen: SearchOptions
 ) -> Calibration | None:
     """Calibration of the first hits' confidence; None where the first hit is not the likeliest."""
     if texts is None or chosen.mode != "hybrid" or chosen.sort is not None:
@@ -151,9 +151,7 @@ def _explanation(group: QueryBatch, chosen: SearchOptions, output: SearchOutput)
     return explainer(output, group.layer, group.texts)
 
 
-def _meaning(
-    collection: CollectionState, group: QueryBatch, stamp: Stamp, chosen: SearchOptions
-) -> ShowMeaning | None:
+def _meaning(collection: State, group: QueryBatch, stamp: Stamp, chosen: SearchOptions) -> ShowMeaning | None:
     """Highlights by meaning, from the tokens of queries and documents; None unless asked for."""
     if not chosen.highlight or group.texts is None:
         return None

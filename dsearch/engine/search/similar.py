@@ -26,7 +26,7 @@ from dsearch.engine.search.hits import PageRequest
 from dsearch.engine.search.queries import layer_options, resolve_queries
 from dsearch.engine.search.search import search_group
 from dsearch.engine.snapshot import NONE, Snapshot
-from dsearch.engine.state.state import CollectionState
+from dsearch.engine.state.state import State
 from dsearch.errors import DocumentNotFound, InvalidRequest
 from dsearch.fields import MAX_EXAMPLES
 from dsearch.search_options import SearchOptions
@@ -39,7 +39,7 @@ _SMALLEST = 1e-6  # below, what is left of the embeddings is rounding
 
 
 def similar(
-    collection: CollectionState,
+    collection: State,
     like: Sequence[str],
     *,
     unlike: Sequence[str] = (),
@@ -119,7 +119,7 @@ class _Examples:
                     "was written after the first page; ask again, without a cursor"
                 )
             self._means.append(_whole(state, positions).sum(0) / max(len(ids), 1))
-        return state.without(np.array([*self._rows.values()], np.int64), state.sequence)
+        return state.excluding(np.array([*self._rows.values()], np.int64), state.sequence)
 
     def turn(self, states: Float[Tensor, "one encoder_dim"]) -> Float[Tensor, "one encoder_dim"]:
         """Rocchio's query; `states` are zeros where there is none."""

@@ -1,27 +1,14 @@
-"""Caches of a collection: documents shown, layers that answered, heads of versions, tokens of queries.
+"""Caches of a collection: documents, fields, layers, heads of versions, tokens of queries, reranker scores.
 
-`KeptDocuments` evicts the document that was shown least recently. A row is one version of a document and
-never changes: an update writes another row, and no number is used twice. A row that was read and verified
-against its digest once needs neither again, and no write invalidates it. The snapshot decides which rows may
-be shown, not the cache.
-
-`KeptLayers` avoids making a layer for every search, which costs as much as a tenth of a search. A layer over
-a state does not change while it only searches. Only layers of one state are cached, so that a replaced index
-is not held in memory.
-
-`KeptHeads` loads the head of a version, as it was stored, when it is first used. `KeptQueryTokens` holds the
-tokens of recent queries, from the pass of the encoder that gives their embeddings.
-
-`KeptRerankings` holds recent scores of a reranker: rows never change, so neither does the score of a query
-and a row.
+A row is one version of a document and never changes: an update writes another row, and no number is used
+twice. So what was read of a row once is read and verified no more, and no write invalidates it. The snapshot
+decides which rows may be shown, not the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,7 +24,9 @@ from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import RerankerUnavailable
+from dsearch.lru_cache import LruCache
 from dsearch.store import Passages, Store
+from dsearch.store.filters import parse_field
 from dsearch.types import Document
 
 if TYPE_CHECKING:
@@ -46,14 +35,21 @@ if TYPE_CHECKING:
     from dsearch.encoder.reranker import TextReranker
 
 
-MAX_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024  # of documents
 _ENTRY_BYTES = 512  # overhead of a document and its table entry
+OWN_FIELDS = ("id", "title", "text")
+VALUE = "value"  # the field that is no metadata: `Document.value`
+MAX_FIELDS = 4
+MAX_FIELD_BYTES = 64 * 1024 * 1024  # of a field; a larger one is read again each time
+_READ_AT_ONCE = 1000
 _MOST_LAYERS = 16  # of a few kilobytes each
 _MOST_QUERIES = 256  # of some ten tokens each: 4 MB at 384 numbers
+MAX_SCORES = 100_000
+MOST_PASSAGES = 8  # of a long document that are scored; its best one counts
 
 
-class KeptDocuments:
-    """The documents of one store, by row; for many threads.
+class DocumentCache(LruCache[int, Document]):
+    """The documents of one store, by row.
 
     Args:
         store: store of the documents.
@@ -61,14 +57,8 @@ class KeptDocuments:
     """
 
     def __init__(self, store: Store, max_bytes: int = MAX_BYTES):
+        super().__init__(max_bytes=max_bytes, size_of=_size)
         self._store = store
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._documents: OrderedDict[int, tuple[Document, int]] = OrderedDict()
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._documents)
 
     def of(self, rows: Int64[np.ndarray, " rows"]) -> dict[int, Document]:
         """Return the document of each row but −1; shared with others: hand out its metadata with `owned`.
@@ -77,37 +67,14 @@ class KeptDocuments:
             NotFound: a row was removed.
             CorruptData: a row is damaged.
         """
-        documents: dict[int, Document] = {}
-        missing: list[int] = []
-        with self._lock:
-            for row in {*rows.tolist()}:
-                if row in self._documents:
-                    self._documents.move_to_end(row)
-                    documents[row] = self._documents[row][0]
-                elif row != NONE:
-                    missing.append(row)
-        if missing:
-            read = self._store.documents(missing)
-            documents.update(zip(missing, read, strict=True))
-            self._keep(missing, read)
+        wanted = {*rows.tolist()} - {NONE}
+        documents = self.get_all(wanted)
+        if len(documents) < len(wanted):
+            missing = [row for row in wanted if row not in documents]
+            read = dict(zip(missing, self._store.documents(missing), strict=True))
+            self.put_all(read)
+            documents |= read
         return documents
-
-    def forget(self) -> None:
-        """Empty the cache."""
-        with self._lock:
-            self._documents.clear()
-            self.bytes = 0
-
-    def _keep(self, rows: Sequence[int], documents: Sequence[Document]) -> None:
-        sizes = [_size(document) for document in documents]
-        with self._lock:
-            for row, document, size in zip(rows, documents, sizes, strict=True):
-                if row not in self._documents and size <= self._max_bytes:
-                    self._documents[row] = document, size
-                    self.bytes += size
-            while self.bytes > self._max_bytes:
-                _, (_, size) = self._documents.popitem(last=False)
-                self.bytes -= size
 
 
 def owned(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +90,7 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _size(document: Document) -> int:
+def _size(_: int, document: Document) -> int:
     texts = (document.id, document.title, document.text)
     return (
         _ENTRY_BYTES + sum(map(sys.getsizeof, texts)) + _size_of(document.metadata) + _size_of(document.value)
@@ -141,54 +108,112 @@ def _size_of(value: Any) -> int:
     return own
 
 
-class KeptLayers:
-    """Layers to search with, not to train; for many threads."""
+class FieldCache(LruCache[tuple[str, bool], dict[int, Any]]):
+    """Fields of the documents of one store, by row: after a write only the new rows are read."""
+
+    def __init__(self, store: Store):
+        super().__init__(MAX_FIELDS)
+        self._store = store
+
+    def of(self, rows: Int64[np.ndarray, " rows"], field: str, *, own: bool = False) -> list[Any]:
+        """Return a field of each row, None where it is absent.
+
+        Args:
+            rows: rows of the store.
+            field: dotted path of the metadata, or "value".
+            own: whether id, title and text are those of the document, and lists are returned too.
+
+        Raises:
+            InvalidRequest: not a field.
+            NotFound, CorruptData.
+        """
+        values = self.get((field, own)) or {}
+        missing = [row for row in rows.tolist() if row not in values]
+        if missing:
+            values = values | self._read(missing, field, own=own)
+            if len(values) > 2 * len(rows):  # of versions that were replaced since
+                values = {row: values[row] for row in rows.tolist()}
+            if sum(map(sys.getsizeof, values.values())) <= MAX_FIELD_BYTES:
+                self.put((field, own), values)
+            else:
+                self.drop((field, own))
+        return [values[row] for row in rows.tolist()]
+
+    def _read(self, rows: Sequence[int], field: str, *, own: bool) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        for start in range(0, len(rows), _READ_AT_ONCE):
+            part = rows[start : start + _READ_AT_ONCE]
+            values.update(zip(part, self._part(np.array(part, np.int64), field, own=own), strict=True))
+        return values
+
+    def _part(self, rows: Int64[np.ndarray, " rows"], field: str, *, own: bool) -> Sequence[Any]:
+        if not own:
+            return fields_of(self._store, rows, field)
+        documents = self._store.documents(rows)
+        if field in OWN_FIELDS:
+            return [getattr(document, field) for document in documents]
+        keys = parse_field(field)
+        return [_at(document.metadata, keys) for document in documents]
+
+
+def fields_of(store: Store, rows: Int64[np.ndarray, " rows"], field: str) -> Sequence[Any]:
+    """The field of each row, None where it is absent: metadata by a dotted path, or the documents' `value`.
+
+    Raises:
+        InvalidRequest: not a field.
+    """
+    return store.values(rows) if field == VALUE else store.field_values(rows, field)
+
+
+def _at(value: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return None if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType]
+
+
+class LayerCache:
+    """Layers to search with, not to train: making one costs as much as a tenth of a search.
+
+    Only layers of one snapshot are kept, so that a replaced index is not held in memory.
+    """
+
+    _kept: tuple[Snapshot | None, LruCache[tuple[object, ...], Ranker]]
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._state: Snapshot | None = None
-        self._layers: dict[tuple[object, ...], Ranker] = {}
+        self.clear()
 
     def __len__(self) -> int:
-        return len(self._layers)
+        return len(self._kept[1])
 
-    def forget(self) -> None:
-        """Empty the cache, and release the state of its layers."""
-        with self._lock:
-            self._state, self._layers = None, {}
+    def clear(self) -> None:
+        """Forget all layers, and their snapshot."""
+        self._kept = None, LruCache(_MOST_LAYERS)
 
-    def over(self, state: Snapshot, head: Head | FixedHead, options: LayerOptions) -> Ranker:
+    def over(self, snapshot: Snapshot, head: Head | FixedHead, options: LayerOptions) -> Ranker:
         """Return the layer with these options, cached; of a fixed head a ranker that is no module.
 
         Raises:
             InvalidRequest: options out of range.
         """
+        kept = self._kept
+        if kept[0] is not snapshot:  # both at once: another thread may still make layers of the other one
+            kept = self._kept = snapshot, LruCache[tuple[object, ...], Ranker](_MOST_LAYERS)
         key = (id(head), *options.items())  # a cached layer references its head, so the id stays unique
-        with self._lock:
-            if state is not self._state:
-                self._state, self._layers = state, {}
-            layers = self._layers
-        layer = layers.get(key)
+        layer = kept[1].get(key)
         if layer is None:
-            layer = layer_of(state, head, options)
-            if len(layers) >= _MOST_LAYERS:
-                layers.clear()
-            layers[key] = layer
+            own: dict[str, Any] = {**options}  # searches match no field and select no documents by id
+            if isinstance(head, FixedHead):
+                layer = Ranker(snapshot, head, **own)
+            else:
+                from dsearch.engine.ranking.layer import SearchLayer
+
+                layer = SearchLayer(snapshot, head, **own)
+            kept[1].put(key, layer)
         return layer
 
 
-def layer_of(state: Snapshot, head: Head | FixedHead, options: LayerOptions) -> Ranker:
-    """Return a layer over a state; of a fixed head a ranker that is no module."""
-    own: dict[str, Any] = {**options}  # searches match no field and select no documents by id
-    if isinstance(head, FixedHead):
-        return Ranker(state, head, **own)
-    from dsearch.engine.ranking.layer import SearchLayer
-
-    return SearchLayer(state, head, **own)
-
-
-class KeptHeads:
-    """Heads by version, as modules and as arrays.
+class HeadCache:
+    """Heads by version, as they were stored: modules and arrays.
 
     Args:
         store: store of the versions.
@@ -226,26 +251,23 @@ class KeptHeads:
             self._fixed[version] = None if head is None else index_keys(head)
         return self._fixed[version]
 
-    def forget(self, version: str) -> None:
-        """Drop the heads of a deleted version."""
+    def drop(self, version: str) -> None:
+        """Forget the heads of a deleted version."""
         self._modules.pop(version, None)
         self._fixed.pop(version, None)
 
 
-class KeptQueryTokens:
-    """Least recently used tokens, for many threads; by the collection's own encoder, or a version's."""
+class QueryTokenCache(LruCache[tuple[EncoderIdentity, str], TextTokens]):
+    """Tokens of recent queries, by the collection's own encoder or a version's."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tokens: OrderedDict[tuple[EncoderIdentity, str], TextTokens] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._tokens)
+        super().__init__(_MOST_QUERIES)
 
     def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> Float32[np.ndarray, "texts encoder_dim"]:
         """Embeddings of queries, in place of `encoder.encode_queries`; their tokens are kept."""
         embeddings, tokens = token_encoder(encoder).encode_tokens(texts, "query")
-        self._keep(encoder, texts, tokens)
+        identity = encoder.identity
+        self.put_all({(identity, text): of_text for text, of_text in zip(texts, tokens, strict=True)})
         return embeddings
 
     def of(self, encoder: TextEncoder, texts: Sequence[str]) -> list[TextTokens]:
@@ -254,47 +276,23 @@ class KeptQueryTokens:
         Raises:
             EncoderUnavailable: the encoder gives no token states.
         """
-        with self._lock:
-            identity = encoder.identity
-            by_text = {
-                text: self._tokens[identity, text] for text in texts if (identity, text) in self._tokens
-            }
-            for text in by_text:
-                self._tokens.move_to_end((identity, text))
-        missing = [text for text in dict.fromkeys(texts) if text not in by_text]
+        keys = [(encoder.identity, text) for text in texts]
+        by_key = self.get_all(keys)
+        missing = [key for key in dict.fromkeys(keys) if key not in by_key]
         if missing:
-            _, tokens = token_encoder(encoder).encode_tokens(missing, "query")
-            self._keep(encoder, missing, tokens)
-            by_text.update(zip(missing, tokens, strict=True))
-        return [by_text[text] for text in texts]
-
-    def forget(self) -> None:
-        """Empty the cache."""
-        with self._lock:
-            self._tokens.clear()
-
-    def _keep(self, encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[TextTokens]) -> None:
-        with self._lock:
-            named = ((encoder.identity, text) for text in texts)
-            self._tokens.update(zip(named, tokens, strict=True))
-            while len(self._tokens) > max(_MOST_QUERIES, len(texts)):  # who asked for them takes them next
-                self._tokens.popitem(last=False)
+            _, tokens = token_encoder(encoder).encode_tokens([text for _, text in missing], "query")
+            new = dict(zip(missing, tokens, strict=True))
+            self.put_all(new)
+            by_key |= new
+        return [by_key[key] for key in keys]
 
 
-MAX_SCORES = 100_000
-MOST_PASSAGES = 8  # of a long document that are scored; its best one counts
-
-
-class KeptRerankings:
-    """Scores of one store's documents; for many threads."""
+class RerankerScores(LruCache[tuple[bytes, int], float]):
+    """Scores of a reranker for queries and the documents of one store."""
 
     def __init__(self, store: Store):
+        super().__init__(MAX_SCORES)
         self._store = store
-        self._lock = threading.Lock()
-        self._scores: OrderedDict[tuple[bytes, int], float] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._scores)
 
     def of(
         self, reranker: RerankerIdentity, query: str, rows: Int64[np.ndarray, " rows"]
@@ -305,21 +303,19 @@ class KeptRerankings:
             RerankerUnavailable: it is not on this machine, or is another one now.
         """
         named = f"{reranker.sha256}\0{query}".encode("utf-8", "surrogatepass")
-        key = hashlib.blake2b(named, digest_size=16).digest()
-        with self._lock:
-            scores = {row: self._scores.get((key, row)) for row in rows.tolist()}
-        missing = [row for row, score in scores.items() if score is None]
+        digest = hashlib.blake2b(named, digest_size=16).digest()
+        keys = [(digest, row) for row in rows.tolist()]
+        scores = self.get_all(keys)
+        missing = [key for key in dict.fromkeys(keys) if key not in scores]
         if missing:
             from dsearch.encoder.reranker import load_reranker
 
             model = require_same(reranker, load_reranker(reranker.name, sha256=reranker.sha256))
-            new = self._scored(model, query, np.array(missing, np.int64))
+            best = self._scored(model, query, np.array([row for _, row in missing], np.int64))
+            new = {key: best[key[1]] for key in missing}
+            self.put_all(new)
             scores |= new
-            with self._lock:
-                self._scores.update({(key, row): score for row, score in new.items()})
-                while len(self._scores) > MAX_SCORES:
-                    self._scores.popitem(last=False)
-        return np.array([scores[row] for row in rows.tolist()], np.float32)
+        return np.array([scores[key] for key in keys], np.float32)
 
     def _scored(self, model: TextReranker, query: str, rows: Int64[np.ndarray, " rows"]) -> dict[int, float]:
         further: Mapping[int, Passages] = self._store.passages(rows)

@@ -23,7 +23,7 @@ from dsearch.attention.memory_rows import TRUSTED, MemoryRows
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.engine.models.files import SCOPE
 from dsearch.engine.models.memory import index_keys
-from dsearch.engine.state.live import LiveState
+from dsearch.engine.state.snapshots import Snapshots
 from dsearch.errors import InvalidRequest
 from dsearch.results import RowsDropped
 from dsearch.store import MemoryRow, ModelRecord, Store
@@ -50,11 +50,11 @@ class RememberedRows:
     Args:
         store: store of the rows.
         writing: lock of this process's writers.
-        live: state of the documents, which shows the sequence of operations.
+        snapshots: of the documents, which show the sequence of operations.
     """
 
-    def __init__(self, store: Store, writing: threading.Lock, live: LiveState):
-        self._store, self._writing, self._live = store, writing, live
+    def __init__(self, store: Store, writing: threading.Lock, snapshots: Snapshots):
+        self._store, self._writing, self._snapshots = store, writing, snapshots
         self._lock = threading.Lock()
         self._states: list[_RowsState] = []
         self._heads: dict[tuple[str, int, type[HeadFormulas]], Any] = {}
@@ -67,7 +67,7 @@ class RememberedRows:
         with self._writing:
             sequence = self._store.add_judged(queries)
             self.catch_up()
-            self._live.catch_up()
+            self._snapshots.catch_up()
         return sequence
 
     def drop_after(self, sequence: int) -> RowsDropped:
@@ -82,7 +82,7 @@ class RememberedRows:
                 raise InvalidRequest(f"sequence={sequence}; use 0 to {last}, the last operation")
             reached, dropped = self._store.drop_judged(sequence)
             self.catch_up()
-            self._live.catch_up()
+            self._snapshots.catch_up()
         return RowsDropped(dropped, len(self.rows()), reached)
 
     def catch_up(self) -> None:

@@ -1,8 +1,7 @@
-"""`CollectionState`: the data of a collection that search, rebuilds and maintenance work on.
+"""`State`: everything of a collection that is in memory: its snapshots, heads, encoders and caches.
 
-It holds the store, the present snapshot, models, encoders and caches, and has no search methods. The
-functions of `search/` take it as an argument, and `Collection` adds them, and writing, as methods. No module
-below imports `Collection`.
+Search, rebuilds and maintenance work on it. The functions of `search/` take it as an argument, and
+`Collection` adds them, and writing, as methods. No module below imports `Collection`.
 
 A request holds one snapshot and one head from beginning to end; a write or a promotion replaces them by one
 assignment.
@@ -23,26 +22,36 @@ from jaxtyping import Float, Float32, Int64
 
 from dsearch.attention.arrays import Array
 from dsearch.attention.retrieval.fixed_head import FixedHead
+from dsearch.attention_options import FIELD_SCORES
+from dsearch.declared import suggestion
 from dsearch.encoder import EncoderIdentity, QueryCache, TextEncoder, encoder_in_use
-from dsearch.engine.filters import NarrowedStates
+from dsearch.engine.filters import FilteredSnapshots
 from dsearch.engine.home import is_given, require_encoder
 from dsearch.engine.indexing.tokens import TokenKeeper
 from dsearch.engine.indexing.tuning import keys_report
-from dsearch.engine.models.confidence import KeptCalibrations
+from dsearch.engine.models.confidence import Calibrations
 from dsearch.engine.models.documents import ModelDocuments
 from dsearch.engine.models.drafts import DraftHeads
 from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import UNTRAINED, live_problem, served_version
 from dsearch.engine.models.training_record import QueryDrift
 from dsearch.engine.options import LayerOptions, language_of, search_fields_of
+from dsearch.engine.ranking.field_match import FieldMatch
 from dsearch.engine.snapshot import NONE, Snapshot
-from dsearch.engine.state.caches import KeptDocuments, KeptHeads, KeptLayers, KeptQueryTokens
-from dsearch.engine.state.fields import KeptFields, with_match
-from dsearch.engine.state.live import LiveState, no_such_state
+from dsearch.engine.state.caches import (
+    OWN_FIELDS,
+    DocumentCache,
+    FieldCache,
+    HeadCache,
+    LayerCache,
+    QueryTokenCache,
+)
 from dsearch.engine.state.remembered import RememberedRows
-from dsearch.errors import Command, CorruptData, DocumentNotFound, UnsupportedFormat
+from dsearch.engine.state.snapshots import Snapshots, no_such_state
+from dsearch.errors import Command, CorruptData, DocumentNotFound, InvalidRequest, UnsupportedFormat
 from dsearch.results import CollectionInfo
 from dsearch.store import FeedbackStore, GenerationRecord, Store
+from dsearch.store.filters import SAMPLE, names_of
 from dsearch.types import Mode, PendingDocuments, Stamp
 
 if TYPE_CHECKING:
@@ -52,8 +61,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class CollectionState:
-    """Store, present snapshot, models, encoders and caches of one collection.
+class State:
+    """What one collection has in memory, beside its store.
 
     Args:
         store: source of truth of the collection.
@@ -74,18 +83,18 @@ class CollectionState:
         self.drift = QueryDrift()
         self._writing = threading.Lock()
         self.tokens = TokenKeeper(store)
-        self._live = LiveState(store, self.tokens)
-        self._heads = KeptHeads(store)
-        self.remembered = RememberedRows(store, self._writing, self._live)
+        self._snapshots = Snapshots(store, self.tokens)
+        self._heads = HeadCache(store)
+        self.remembered = RememberedRows(store, self._writing, self._snapshots)
         self.drafts = DraftHeads()
         self._served = ("", "")  # promoted version, and version that answers
-        self._narrowed = NarrowedStates(store, suggest=True)
-        self.kept_documents = KeptDocuments(store)
-        self.kept_fields = KeptFields(store)
-        self.layers = KeptLayers()
-        self.kept_query_tokens = KeptQueryTokens()
+        self._filtered = FilteredSnapshots(store, suggest=True)
+        self.document_cache = DocumentCache(store)
+        self.field_cache = FieldCache(store)
+        self.layers = LayerCache()
+        self.query_token_cache = QueryTokenCache()
         self._feedback = FeedbackStore(store.path)
-        self.calibrations = KeptCalibrations(store)
+        self.calibrations = Calibrations(store)
         self._encoders = ModelEncoders(store, lambda: self.encoder)
         self._documents = ModelDocuments(store, self._encoders, lambda: self.snapshot)
 
@@ -125,7 +134,7 @@ class CollectionState:
         Raises:
             CorruptData: the live generation is damaged; the message names the remedy.
         """
-        return self._live.snapshot
+        return self._snapshots.present
 
     def snapshot_for(self, version: str) -> Snapshot:
         """Return the present state for a model: mostly `snapshot`, for scope full the model's own documents.
@@ -153,13 +162,13 @@ class CollectionState:
     @property
     def waiting(self) -> PendingDocuments | None:
         """Documents that an interrupted run left without an embedding, and the command that goes on."""
-        pending = self._live.pending
+        pending = self._snapshots.pending
         return PendingDocuments(pending, Command("index", ("-c", self.name))) if pending else None
 
     @property
     def stale(self) -> bool:
         """True if a build would produce other documents than the live generation has."""
-        return self._live.stale
+        return self._snapshots.stale
 
     def describe(self) -> CollectionInfo:
         """Description of the collection; `statistics` has the costs."""
@@ -194,7 +203,7 @@ class CollectionState:
         version = self.live_model if model is None else model
         snapshot = self.snapshot_for(version)
         head = self.head(version, snapshot.sequence)
-        layer = self.layer_over(self.narrowed(snapshot, filter), head, options)
+        layer = self.layer_over(self.filtered(snapshot, filter), head, options)
         return layer, Stamp(snapshot.generation.number, version, snapshot.sequence)
 
     def selected(self, snapshot: Snapshot, among: Sequence[str] | None, exclude: Sequence[str]) -> Snapshot:
@@ -203,8 +212,8 @@ class CollectionState:
         Positions stay. Ids of no document are ignored: a history outlives its documents.
         """
         if among is not None:
-            snapshot = snapshot.narrowed(self._rows_of(among))
-        return snapshot.without(self._rows_of(exclude), snapshot.sequence) if exclude else snapshot
+            snapshot = snapshot.restricted_to(self._rows_of(among))
+        return snapshot.excluding(self._rows_of(exclude), snapshot.sequence) if exclude else snapshot
 
     def states_of(
         self, ids: Sequence[str], snapshot: Snapshot | None = None
@@ -245,9 +254,43 @@ class CollectionState:
         """Return a `SearchLayer`'s snapshot and options, those resolved that name documents or a field."""
         plain: dict[str, Any] = {**options}
         snapshot = self.selected(snapshot, plain.pop("among", None), plain.pop("exclude", ()))
-        return snapshot, with_match(self.kept_fields, snapshot, plain)
+        return snapshot, self._with_match(snapshot, plain)
 
-    def narrowed(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
+    def _with_match(self, snapshot: Snapshot, plain: dict[str, Any]) -> dict[str, Any]:
+        """Replace `match_field` and `ignore_case` by the score that compares the field in this snapshot."""
+        from dsearch.attention import SCORES
+
+        field, ignore_case = plain.pop("match_field", None), plain.pop("ignore_case", False)
+        score = plain.get("score", "dot")
+        names = list(dict.fromkeys([*SCORES, *FIELD_SCORES]))
+        if isinstance(score, str) and score not in names:
+            raise InvalidRequest(f"score={score!r}; use one of {', '.join(names)}{suggestion(score, names)}")
+        if field is not None:
+            if score not in FIELD_SCORES:
+                raise InvalidRequest(
+                    f"match_field={field!r} with score={score!r}; only {', '.join(FIELD_SCORES)} compare a "
+                    "field"
+                )
+            rows = snapshot.rows(np.arange(snapshot.positions))
+            values = self.field_cache.of(rows, field, own=True)
+            if all(value is None for value in values):
+                near = suggestion(field, [*OWN_FIELDS, *names_of(self.store.list(limit=SAMPLE))])
+                if near:
+                    raise InvalidRequest(
+                        f"match_field={field!r}: no document has this field{near}; use id, title, text or a "
+                        "field of the metadata"
+                    )
+            plain["score"] = FieldMatch(score, field, values, ignore_case=ignore_case)
+            plain["mode"] = "dense"  # neither vectors nor keywords have a part
+        elif isinstance(score, str) and score in FIELD_SCORES[1:]:
+            raise InvalidRequest(
+                f"score={score!r} without a field; give match_field: id, title, text or one of the metadata"
+            )
+        elif ignore_case:
+            raise InvalidRequest("ignore_case without match_field, which it is about; give both")
+        return plain
+
+    def filtered(self, snapshot: Snapshot, filter: object | None) -> Snapshot:
         """Return the state of the documents that match a filter; `snapshot` itself for None.
 
         Positions stay; metadata are those of that state.
@@ -255,7 +298,7 @@ class CollectionState:
         Raises:
             InvalidRequest: not a filter.
         """
-        return snapshot if filter is None else self._narrowed.narrowed(snapshot, filter)
+        return snapshot if filter is None else self._filtered.restricted(snapshot, filter)
 
     def snapshot_at(self, stamp: Stamp) -> Snapshot:
         """Return the state that a stamp names: the present one, or one of the last few of its generation.
@@ -267,7 +310,7 @@ class CollectionState:
         if self._documents.has(stamp.model):
             snapshot = self._documents.at(stamp.model, stamp.generation, stamp.sequence)
         else:
-            snapshot = self._live.at(stamp.generation, stamp.sequence)
+            snapshot = self._snapshots.at(stamp.generation, stamp.sequence)
         if snapshot is not None:
             return snapshot
         raise no_such_state(self.name, stamp, self.snapshot_for(stamp.model))
@@ -296,7 +339,7 @@ class CollectionState:
         encoder = self.encoder_of(self.live_model if model is None else model)
         encode = encoder.encode_queries
         if encoder is tokens:
-            encode = partial(self.kept_query_tokens.encode, encoder)
+            encode = partial(self.query_token_cache.encode, encoder)
         return self.query_cache.states(encoder.identity, list(queries), encode)
 
     @property
@@ -360,13 +403,13 @@ class CollectionState:
         """Load another process's writes; only a collection opened readonly needs it."""
         with self._writing:
             self.remembered.catch_up()
-            self._live.catch_up()
+            self._snapshots.catch_up()
 
     def forget_states(self) -> None:
         """Release every state but the present one, so that their generations can be deleted."""
-        self._narrowed.forget()
-        self.layers.forget()
-        self._live.forget_recent()
+        self._filtered.recent.clear()
+        self.layers.clear()
+        self._snapshots.forget_recent()
 
     @contextmanager
     def writing_stopped(self) -> Generator[None]:
@@ -376,12 +419,12 @@ class CollectionState:
 
     def close(self) -> None:
         """Release snapshots and caches, and close the store."""
-        self._narrowed.forget()
-        self.layers.forget()
-        self.kept_documents.forget()
-        self.kept_fields.forget()
+        self._filtered.recent.clear()
+        self.layers.clear()
+        self.document_cache.clear()
+        self.field_cache.clear()
         self._documents.close()
-        self._live.close()
+        self._snapshots.close()
         self._feedback.close()
         self.tokens.close()
         self.store.close()
@@ -392,15 +435,15 @@ class CollectionState:
         if live is None:
             return None
         try:
-            self._live.require_readable()
+            self._snapshots.require_readable()
         except (CorruptData, UnsupportedFormat):
             return live
         return None
 
     def _forget_model(self, version: str) -> None:
         """Remove a deleted model from all caches."""
-        self._heads.forget(version)
+        self._heads.drop(version)
         self.remembered.forget(version)
-        self.layers.forget()
+        self.layers.clear()
         self._encoders.forget(version)
         self._documents.forget(version)

@@ -238,7 +238,7 @@ def read_encoded(folder: Path, present: Snapshot) -> EncodedDocuments:
     embeddings = np.zeros((present.positions, tensors["embeddings"].shape[1]), np.float32)
     embeddings[at[at >= 0]] = tensors["embeddings"][at >= 0]
     present_rows = present.rows(present.visible())
-    state = present.without(np.setdiff1d(present_rows, rows), present.sequence)
+    state = present.excluding(np.setdiff1d(present_rows, rows), present.sequence)
     counts = tensors["passages"]
     spans = np.split(tensors["spans"], np.cumsum(counts)[:-1])
     beside = np.split(tensors["further"], np.cumsum(counts - 1)[:-1])

@@ -150,7 +150,7 @@ class CollectionMeta:
 
 
 @dataclass(frozen=True, slots=True)
-class State(MarkedState):
+class StateRow(MarkedState):
     """The row of table `state`, with its counters."""
 
     last_row: int
@@ -173,7 +173,7 @@ DOCUMENTS = DatabaseFile(
         "collection again"
     ),
     hint=Command("recover", ("COLLECTION",)),
-    state=State,
+    state=StateRow,
 )
 
 
@@ -223,9 +223,9 @@ def read_meta(connection: sqlite3.Connection) -> CollectionMeta:
     )
 
 
-def read_state(connection: sqlite3.Connection) -> State:
+def read_state(connection: sqlite3.Connection) -> StateRow:
     """Read the row of table `state`; raises CorruptData where it is none."""
-    state = read_row(connection, State)
+    state = read_row(connection, StateRow)
     if state is None:
         raise CorruptData(
             "documents.db is damaged: the row of its table `state` is not what was written; "

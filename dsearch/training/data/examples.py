@@ -102,7 +102,7 @@ class Examples:
 
     def weighed(self, head: Head | None) -> Examples:
         """These over documents whose keywords count as a head has it (k1 and b are its own)."""
-        snapshot = self.snapshot if head is None else self.snapshot.weighed(head.keyword_weighting)
+        snapshot = self.snapshot if head is None else self.snapshot.with_bm25(head.keyword_weighting)
         return self if snapshot is self.snapshot else replace(self, snapshot=snapshot)
 
     def subset(self, which: Sequence[int]) -> Examples:

@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 
 from dsearch.engine import UNTRAINED, Collection, Snapshot
 from dsearch.engine.home import is_given
-from dsearch.engine.state.fields import fields_of
+from dsearch.engine.state.caches import fields_of
 from dsearch.errors import InvalidRequest, amount
 from dsearch.training.values.context import ValueKind
 

@@ -116,7 +116,7 @@ def finetune_values(
     """
     options, gate = options or ValueOptions(), gate or Gate()
     start = Head(examples.snapshot.embeddings(examples.positions[:1]).shape[1]) if start is None else start
-    examples = replace(examples, snapshot=examples.snapshot.weighed(start.keyword_weighting))
+    examples = replace(examples, snapshot=examples.snapshot.with_bm25(start.keyword_weighting))
     started = time.monotonic()
     data = ValueData(examples, keywords=options.keywords, device=device)
     pooling = start if device == "cpu" else copy.deepcopy(start).to(device)

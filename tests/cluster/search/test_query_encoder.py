@@ -49,7 +49,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
 def food(engine: SearchEngine) -> Collection:
     food = engine.collection("food")
     engine.query_cache.clear()
-    food.kept_query_tokens.forget()
+    food.query_token_cache.clear()
     passes(food).clear()
     return food
 
@@ -73,7 +73,7 @@ def test_one_pass_gives_embeddings_and_tokens(food: Collection, mode: Mode) -> N
 def test_tokens_are_not_made_where_nobody_wants_them(food: Collection, mode: Mode, needed: list[Any]) -> None:
     assert encode_queries(food, TEXTS, mode, "v0", False).tokens is None
     assert passes(food) == needed
-    assert len(food.kept_query_tokens) == 0
+    assert len(food.query_token_cache) == 0
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_search_over_shards_encodes_once(
     with sharded(food, tmp_path / "two", 2) as search:
         assert search.search(["apple bread"], "v0", options)[0].hits
     assert passes(food) == [["apple bread"]]
-    assert len(food.kept_query_tokens) == tokens
+    assert len(food.query_token_cache) == tokens
 
 
 class Replicas:

@@ -14,7 +14,7 @@ from support.sizes import by_size
 
 from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.engine.snapshot import GrowingMatrix
-from dsearch.engine.state import live
+from dsearch.engine.state import snapshots
 from dsearch.types import Document
 
 WORDS = ["apple", "bread", "cheese", "dough", "egg", "flour", "grape", "honey"]
@@ -116,7 +116,7 @@ def test_a_write_reads_what_it_brings_and_no_more(
 def test_rows_that_were_replaced_do_not_pile_up(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_DEAD", 5)
+    monkeypatch.setattr(snapshots, "_DEAD", 5)
     for i in range(40):
         collection.upsert([Document(id="same", text=f"apple number{i}")])
         assert len(collection.snapshot.fresh) <= 7

@@ -22,7 +22,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.indexing.leases import retire
 from dsearch.engine.maintenance.backup import back_up, restore
 from dsearch.engine.maintenance.compact import compact
-from dsearch.engine.models.confidence import KeptCalibrations
+from dsearch.engine.models.confidence import Calibrations
 from dsearch.errors import (
     CollectionExists,
     CollectionNotFound,
@@ -325,4 +325,4 @@ def test_every_file_beside_the_documents_comes_back(
     back_up(collection.store, tmp_path / "copy")
     restore(tmp_path / "restored", tmp_path / "copy")
     with Store.open(tmp_path / "restored", readonly=True) as store:
-        assert KeptCalibrations(store).of("v0") == calibration
+        assert Calibrations(store).of("v0") == calibration

@@ -13,7 +13,7 @@ import pytest
 from support.locks import WatchedLock, waiting
 
 from dsearch.engine.models import confidence
-from dsearch.engine.models.confidence import FILE_NAME, KeptCalibrations
+from dsearch.engine.models.confidence import FILE_NAME, Calibrations
 from dsearch.errors import ModelNotFound
 from dsearch.evaluation.confidence import Calibration, Logistic
 from dsearch.store import ModelRecord
@@ -32,7 +32,7 @@ RECORDS = {
 }
 
 
-def kept(folder: Path) -> KeptCalibrations:
+def kept(folder: Path) -> Calibrations:
     """Calibrations of a collection in a folder with the models of `RECORDS`."""
 
     def model(version: str) -> ModelRecord:
@@ -40,10 +40,10 @@ def kept(folder: Path) -> KeptCalibrations:
             raise ModelNotFound(version)
         return RECORDS[version]
 
-    return KeptCalibrations(SimpleNamespace(path=folder, name="food", model=model))  # type: ignore[arg-type]
+    return Calibrations(SimpleNamespace(path=folder, name="food", model=model))  # type: ignore[arg-type]
 
 
-def thresholds(calibrations: KeptCalibrations) -> dict[str, float | None]:
+def thresholds(calibrations: Calibrations) -> dict[str, float | None]:
     versions = {version: calibrations.of(version) for version in ("v0", *RECORDS, "v9")}
     return {version: None if one is None else one.threshold for version, one in versions.items()}
 

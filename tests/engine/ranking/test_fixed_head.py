@@ -88,9 +88,9 @@ def compare(
     by_numpy = collection.answer(queries, chosen)
     with monkeypatch.context() as patched:
         patched.setattr(type(collection), "ranking_head", type(collection).head)
-        collection.layers.forget()
+        collection.layers.clear()
         by_torch = collection.answer(queries, chosen)
-    collection.layers.forget()
+    collection.layers.clear()
     for one, other in zip(by_torch, by_numpy, strict=True):
         assert [hit.id for hit in one.hits] == [hit.id for hit in other.hits]
         close(asdict(one), asdict(other))

@@ -12,7 +12,7 @@ from support.service.apps import patient_app
 
 from dsearch.client.local.engine import LocalEngine
 from dsearch.engine import SearchEngine
-from dsearch.engine.filters import NarrowedStates
+from dsearch.engine.filters import FilteredSnapshots
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
 
@@ -79,9 +79,9 @@ def test_a_field_that_may_be_absent_is_no_error(
 def test_a_shard_suggests_nothing_as_others_may_have_the_field(engine: SearchEngine) -> None:
     collection = engine.collection("food")
     filter = {"prise": {"gte": 3}}
-    assert NarrowedStates(collection.store).narrowed(collection.snapshot, filter).documents == 0
+    assert FilteredSnapshots(collection.store).restricted(collection.snapshot, filter).documents == 0
     with pytest.raises(InvalidRequest, match=r"did you mean price\?"):
-        NarrowedStates(collection.store, suggest=True).narrowed(collection.snapshot, filter)
+        FilteredSnapshots(collection.store, suggest=True).restricted(collection.snapshot, filter)
 
 
 def test_attention_and_facets_say_it_too(engine: SearchEngine) -> None:

@@ -122,7 +122,7 @@ def test_what_lies_beyond_the_candidates_is_not_looked_at(staged: Collection) ->
     """Though there is room for more: it is listed behind, as without a second stage."""
     states, tokens = (
         staged.query_states([QUERY], "hybrid"),
-        staged.kept_query_tokens.of(staged.encoder, [QUERY]),
+        staged.query_token_cache.of(staged.encoder, [QUERY]),
     )
     found = []
     for depth in (None, 12):
@@ -146,7 +146,7 @@ def test_served_as_trained(staged: Collection) -> None:
     """The ids and weights of an answer are those of the layer that gradients flow through."""
     layer, _ = staged.layer_and_stamp(stages=2)
     states = staged.query_states([QUERY], "hybrid")
-    (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
+    (of_query,) = staged.query_token_cache.of(staged.encoder, [QUERY])
     found = layer(states, [QUERY], tokens=[query_tokens(of_query, QUERY, layer.snapshot)])
     answer = staged.search(QUERY, stages=2, limit=20)
     assert staged.ids_at(layer.snapshot, found.positions)[0][: len(answer.hits)] == [
@@ -195,7 +195,7 @@ def test_gradients_reach_strength_and_features(staged: Collection) -> None:
     head = copy.deepcopy(staged.head("v0"))
     head.second_stage = SecondStage()
     layer = staged.layer_over(staged.snapshot, head, {"stages": 2})
-    (of_query,) = staged.kept_query_tokens.of(staged.encoder, [QUERY])
+    (of_query,) = staged.query_token_cache.of(staged.encoder, [QUERY])
     states = staged.query_states([QUERY], "hybrid")
     found = layer(states, [QUERY], tokens=[query_tokens(of_query, QUERY, layer.snapshot)])
     found.weights[0, 0].log().neg().backward()

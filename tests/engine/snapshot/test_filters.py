@@ -16,12 +16,12 @@ from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, PassageOptions, SearchEngine
-from dsearch.engine.filters import NarrowedStates
 from dsearch.engine.search.attend import AttendResult
 from dsearch.errors import InvalidRequest
+from dsearch.lru_cache import LruCache
 from dsearch.types import Document, Mode
 
-checked = guarded(NarrowedStates, "_recent")
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 WORDS = [
@@ -269,10 +269,10 @@ def test_a_filter_is_about_the_state_that_is_searched(engine: SearchEngine) -> N
     filter = {"n": {"gte": 0}}
     collection.store.upsert([Document("d001", "apple", metadata={"n": -1})], np.eye(1, 32, dtype=np.float32))
     collection.store.delete(["d002"])
-    assert collection.narrowed(state, filter).documents == 30
+    assert collection.filtered(state, filter).documents == 30
     collection.upsert([Document("new", "honey", metadata={"n": 5})])
-    assert collection.narrowed(state, filter).documents == 30
-    assert collection.narrowed(collection.snapshot, filter).documents == 29
+    assert collection.filtered(state, filter).documents == 30
+    assert collection.filtered(collection.snapshot, filter).documents == 29
 
 
 def test_the_same_filter_is_looked_up_once(
@@ -280,10 +280,10 @@ def test_the_same_filter_is_looked_up_once(
 ) -> None:
     collection, _ = written
     filter = {"n": {"in": [1, 6]}}
-    first = collection.narrowed(collection.snapshot, filter)
+    first = collection.filtered(collection.snapshot, filter)
     asked_again = lambda *_: pytest.fail("asked again")  # noqa: E731
     monkeypatch.setattr(type(collection.store), "rows_matching_ever", asked_again)
-    assert collection.narrowed(collection.snapshot, filter) is first
+    assert collection.filtered(collection.snapshot, filter) is first
     assert collection.search("honey", filter=filter).hits
 
 
@@ -291,11 +291,11 @@ def test_filters_of_a_replaced_generation_are_forgotten(engine: SearchEngine) ->
     collection = engine.create("forgetful")
     collection.ingest(many(10))
     for n in range(20):
-        collection.narrowed(collection.snapshot, {"n": {"eq": n}})
-    assert len(collection._narrowed._recent) == 8
+        collection.filtered(collection.snapshot, {"n": {"eq": n}})
+    assert len(collection._filtered.recent) == 8
     collection.refresh()
-    collection.narrowed(collection.snapshot, {"n": {"eq": 1}})
-    assert len(collection._narrowed._recent) == 1
+    collection.filtered(collection.snapshot, {"n": {"eq": 1}})
+    assert len(collection._filtered.recent) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
 from dsearch.engine.models.files import load_fixed_head, load_head
 from dsearch.engine.state import caches as module
-from dsearch.engine.state.caches import KeptHeads
+from dsearch.engine.state.caches import HeadCache
 from dsearch.errors import ModelNotFound
 
 
@@ -43,7 +43,7 @@ def test_a_version_is_read_once_and_again_when_it_was_forgotten(
     collection: Collection, loads: list[str]
 ) -> None:
     versions = [collection.add_model(Head(32), {}) for _ in range(2)]
-    heads = KeptHeads(collection.store)
+    heads = HeadCache(collection.store)
     for _ in range(2):
         for version in ("v0", *versions):
             assert heads.of(version) is heads.of(version)
@@ -53,19 +53,19 @@ def test_a_version_is_read_once_and_again_when_it_was_forgotten(
     ]
     assert loads == whole
     of, fixed, other = heads.of("v1"), heads.fixed("v1"), heads.of("v2")
-    heads.forget("v1")
-    heads.forget("v9")
+    heads.drop("v1")
+    heads.drop("v9")
     assert heads.of("v1") is not of
     assert heads.fixed("v1") is not fixed
     assert heads.of("v2") is other
 
 
 def test_a_deleted_version_is_gone_in_both_forms(collection: Collection) -> None:
-    heads = KeptHeads(collection.store)
+    heads = HeadCache(collection.store)
     version = collection.add_model(Head(32), {})
     heads.of(version)
     collection.delete_model(version)
-    heads.forget(version)
+    heads.drop(version)
     with pytest.raises(ModelNotFound):
         heads.fixed(version)
     with pytest.raises(ModelNotFound):
@@ -74,7 +74,7 @@ def test_a_deleted_version_is_gone_in_both_forms(collection: Collection) -> None
 
 def test_both_forms_share_one_memory(collection: Collection) -> None:
     version = collection.add_model(remembering(), {})
-    heads = KeptHeads(collection.store)
+    heads = HeadCache(collection.store)
     head, fixed = heads.of(version), heads.fixed(version)
     assert isinstance(fixed, FixedHead)
     assert head.memory is not None
@@ -86,7 +86,7 @@ def test_a_head_with_a_part_of_torch_has_no_form_in_numpy(collection: Collection
     scored = Head(32)
     scored.score = new_score("general", 32)
     version = collection.add_model(scored.eval(), {})
-    heads = KeptHeads(collection.store)
+    heads = HeadCache(collection.store)
     assert heads.fixed(version) is None
     assert heads.fixed(version) is None
     assert heads.of(version).learned_score is not None
@@ -96,5 +96,5 @@ def test_a_head_with_a_part_of_torch_has_no_form_in_numpy(collection: Collection
 def test_what_was_loaded_under_inference_mode_can_learn(collection: Collection) -> None:
     version = collection.add_model(Head(32), {})
     with torch.inference_mode():
-        head = KeptHeads(collection.store).of(version)
+        head = HeadCache(collection.store).of(version)
     assert not any(parameter.is_inference() for parameter in head.parameters())

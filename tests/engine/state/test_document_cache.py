@@ -10,11 +10,12 @@ from support.fakes import HashingEncoder
 from support.guarded import guarded
 
 from dsearch.engine import SearchEngine
-from dsearch.engine.state.caches import KeptDocuments
+from dsearch.engine.state.caches import DocumentCache
 from dsearch.errors import CorruptData, NotFound
+from dsearch.lru_cache import LruCache
 from dsearch.types import Document
 
-checked = guarded(KeptDocuments, "_documents", free=("__len__",))
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_a_document_is_read_and_held_against_its_digest_once(collection):
     before = shown(collection)
     damage(collection)
     assert shown(collection) == before
-    collection.kept_documents.forget()
+    collection.document_cache.clear()
     with pytest.raises(CorruptData):
         shown(collection)
 
@@ -50,7 +51,7 @@ def test_what_was_never_shown_is_held_against_its_digest(collection):
     damage(collection)
     with pytest.raises(CorruptData):
         shown(collection)
-    assert len(collection.kept_documents) == 0
+    assert len(collection.document_cache) == 0
 
 
 def test_updates_and_deletions_are_seen_at_once(collection):
@@ -84,15 +85,15 @@ def test_a_reader_may_change_what_it_got(collection):
 
 def test_nothing_is_kept_of_a_collection_that_was_closed(collection):
     shown(collection)
-    assert len(collection.kept_documents) == 20
+    assert len(collection.document_cache) == 20
     collection.close()
-    assert len(collection.kept_documents) == collection.kept_documents.bytes == 0
+    assert len(collection.document_cache) == collection.document_cache.bytes == 0
 
 
 def test_the_least_recently_shown_go_first_and_the_bound_holds(collection):
-    one = KeptDocuments(collection.store)
+    one = DocumentCache(collection.store)
     one.of(np.array([1]))
-    kept = KeptDocuments(collection.store, max_bytes=4 * one.bytes)
+    kept = DocumentCache(collection.store, max_bytes=4 * one.bytes)
     for row in (1, 2, 3, 1, 4, 5):
         assert kept.of(np.array([row]))[row].id == f"d{row - 1}"
         assert kept.bytes <= 4 * one.bytes
@@ -104,18 +105,18 @@ def test_the_least_recently_shown_go_first_and_the_bound_holds(collection):
 
 
 def test_a_document_larger_than_the_bound_is_not_kept(collection):
-    kept = KeptDocuments(collection.store, max_bytes=100)
+    kept = DocumentCache(collection.store, max_bytes=100)
     assert kept.of(np.array([1, -1]))[1].id == "d0"
     assert (len(kept), kept.bytes) == (0, 0)
 
 
 def test_a_row_that_is_not_there_is_an_error(collection):
     with pytest.raises(NotFound):
-        collection.kept_documents.of(np.array([1, 99]))
+        collection.document_cache.of(np.array([1, 99]))
 
 
 def test_a_document_that_two_threads_read_is_counted_once(collection, monkeypatch):
-    alone, kept = KeptDocuments(collection.store), KeptDocuments(collection.store)
+    alone, kept = DocumentCache(collection.store), DocumentCache(collection.store)
     alone.of(np.array([1]))
     read, others = collection.store.documents, [kept.of]
 

@@ -9,12 +9,13 @@ import pytest
 from support.guarded import guarded
 
 from dsearch.engine import Collection
-from dsearch.engine.state import fields
-from dsearch.engine.state.fields import KeptFields, with_match
+from dsearch.engine.state import caches
+from dsearch.engine.state.caches import FieldCache
 from dsearch.errors import InvalidRequest
+from dsearch.lru_cache import LruCache
 from dsearch.types import Document
 
-checked = guarded(KeptFields, "_fields")
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # the store is a stand-in
@@ -46,12 +47,12 @@ class Rows:
         return [document.value for document in self.documents(rows)]
 
 
-def kept() -> tuple[Rows, KeptFields]:
+def kept() -> tuple[Rows, FieldCache]:
     rows = Rows()
-    return rows, KeptFields(rows)  # type: ignore[arg-type]
+    return rows, FieldCache(rows)  # type: ignore[arg-type]
 
 
-def of(fields_: KeptFields, field: str, *rows: int, own: bool = False) -> list[Any]:
+def of(fields_: FieldCache, field: str, *rows: int, own: bool = False) -> list[Any]:
     return fields_.of(np.array(rows, np.int64), field, own=own)
 
 
@@ -91,7 +92,7 @@ def test_rows_that_were_replaced_are_thrown_away_when_they_are_most() -> None:
 
 
 def test_the_least_recent_field_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MAX_FIELDS", 2)
+    monkeypatch.setattr(caches, "MAX_FIELDS", 2)
     rows, values = kept()
     for field in ("a", "b", "c"):
         of(values, field, 1)
@@ -101,14 +102,14 @@ def test_the_least_recent_field_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows.read == []
     of(values, "a", 1)
     assert rows.read == [[1]]
-    values.forget()
+    values.clear()
     of(values, "a", 1)
     assert rows.read == [[1], [1]]
 
 
 def test_a_large_field_is_read_each_time_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MAX_BYTES", 10)
-    monkeypatch.setattr(fields, "_READ_AT_ONCE", 2)
+    monkeypatch.setattr(caches, "MAX_FIELD_BYTES", 10)
+    monkeypatch.setattr(caches, "_READ_AT_ONCE", 2)
     rows, values = kept()
     for _ in range(2):
         assert of(values, "year", 1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
@@ -117,7 +118,7 @@ def test_a_large_field_is_read_each_time_and_in_parts(monkeypatch: pytest.Monkey
 
 
 def matched(collection: Collection, **options: Any) -> dict[str, Any]:
-    return with_match(collection.kept_fields, collection.snapshot, options)
+    return collection.layer_parts(collection.snapshot, options)[1]  # type: ignore[arg-type]
 
 
 def test_a_match_of_a_field_is_a_score_of_its_own(collection: Collection) -> None:

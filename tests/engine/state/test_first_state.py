@@ -9,7 +9,7 @@ from support.fakes import HashingEncoder
 from support.patience import LATEST_S
 
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.state.live import LiveState
+from dsearch.engine.state.snapshots import Snapshots
 
 
 def test_a_write_beside_the_first_reading_shows(
@@ -20,15 +20,15 @@ def test_a_write_beside_the_first_reading_shows(
     with SearchEngine(home, encoder=HashingEncoder) as again:
         opened = again.collection("food")
         read, written = threading.Event(), threading.Event()
-        load = LiveState._load
+        load = Snapshots._load
 
-        def slow(self: LiveState) -> object:
+        def slow(self: Snapshots) -> object:
             state = load(self)
             read.set()
             written.wait(2)  # the writer waits for this reading, or is done by then
             return state
 
-        monkeypatch.setattr(LiveState, "_load", slow)
+        monkeypatch.setattr(Snapshots, "_load", slow)
         reading = threading.Thread(target=lambda: opened.snapshot)
         reading.start()
         assert read.wait(LATEST_S)

@@ -11,11 +11,12 @@ from support.guarded import guarded
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.state.caches import KeptLayers
+from dsearch.engine.state.caches import LayerCache
 from dsearch.errors import InvalidRequest
+from dsearch.lru_cache import LruCache
 from dsearch.types import Document
 
-checked = guarded(KeptLayers, "_state", "_layers", free=("__len__",))
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def collection(engine: SearchEngine) -> Collection:
 
 
 def test_equal_searches_share_a_layer(collection: Collection) -> None:
-    layers, state, head = KeptLayers(), collection.snapshot, collection.head("v0")
+    layers, state, head = LayerCache(), collection.snapshot, collection.head("v0")
     one = layers.over(state, head, {"mode": "dense", "candidates": 7})
     assert layers.over(state, head, {"mode": "dense", "candidates": 7}) is one
     assert layers.over(state, head, {"mode": "hybrid", "candidates": 7}) is not one
@@ -43,13 +44,13 @@ def test_a_state_that_was_replaced_is_let_go(collection: Collection) -> None:
     gc.collect()
     assert layer() is None
     assert {hit.id for hit in after.hits} - {hit.id for hit in before.hits} == {"new"}
-    collection.narrowed(collection.snapshot, {"n": {"exists": False}})
+    collection.filtered(collection.snapshot, {"n": {"exists": False}})
     collection.forget_states()
-    assert len(collection.layers) == len(collection._narrowed._recent) == 0
+    assert len(collection.layers) == len(collection._filtered.recent) == 0
 
 
 def test_they_are_bounded(collection: Collection) -> None:
-    layers, head = KeptLayers(), collection.head("v0")
+    layers, head = LayerCache(), collection.head("v0")
     for candidates in range(1, 100):
         layers.over(collection.snapshot, head, {"candidates": candidates})
     assert len(layers) <= 16

@@ -10,9 +10,10 @@ from support.fakes import HashingEncoder
 from support.guarded import guarded
 
 from dsearch.engine.state import caches
-from dsearch.engine.state.caches import KeptQueryTokens
+from dsearch.engine.state.caches import QueryTokenCache
+from dsearch.lru_cache import LruCache
 
-checked = guarded(KeptQueryTokens, "_tokens", free=("__len__",))
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 class Noting(HashingEncoder):
@@ -28,7 +29,7 @@ class Noting(HashingEncoder):
 
 
 def test_each_text_is_encoded_once_as_a_query() -> None:
-    encoder, kept = Noting(), KeptQueryTokens()
+    encoder, kept = Noting(), QueryTokenCache()
     first = kept.of(encoder, ["a b", "c", "a b"])
     assert first[0] is first[2]
     assert [len(tokens.states) for tokens in first] == [2, 1, 2]
@@ -39,7 +40,7 @@ def test_each_text_is_encoded_once_as_a_query() -> None:
 
 
 def test_encoding_queries_keeps_their_tokens_beside() -> None:
-    encoder, kept = Noting(), KeptQueryTokens()
+    encoder, kept = Noting(), QueryTokenCache()
     embeddings = kept.encode(encoder, ["a b", "c"])
     assert embeddings.tolist() == encoder.encode_queries(["a b", "c"]).tolist()
     kept.of(encoder, ["c", "a b"])
@@ -47,7 +48,7 @@ def test_encoding_queries_keeps_their_tokens_beside() -> None:
 
 
 def test_tokens_belong_to_an_encoder() -> None:
-    kept, other = KeptQueryTokens(), Noting("other")
+    kept, other = QueryTokenCache(), Noting("other")
     kept.of(Noting(), ["a"])
     kept.of(other, ["a"])
     assert other.asked == [(["a"], "query")]
@@ -56,7 +57,7 @@ def test_tokens_belong_to_an_encoder() -> None:
 
 def test_the_least_recently_used_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "_MOST_QUERIES", 2)
-    encoder, kept = Noting(), KeptQueryTokens()
+    encoder, kept = Noting(), QueryTokenCache()
     kept.of(encoder, ["a"])
     kept.of(encoder, ["b"])
     kept.of(encoder, ["a"])
@@ -67,14 +68,14 @@ def test_the_least_recently_used_are_thrown_away(monkeypatch: pytest.MonkeyPatch
     kept.of(encoder, ["b"])
     assert encoder.asked == [(["b"], "query")]
     assert len(kept) == 2
-    kept.forget()
+    kept.clear()
     assert len(kept) == 0
 
 
 def test_a_batch_larger_than_what_is_kept_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tokens are taken next; the batch after it makes room."""
     monkeypatch.setattr(caches, "_MOST_QUERIES", 2)
-    encoder, kept = Noting(), KeptQueryTokens()
+    encoder, kept = Noting(), QueryTokenCache()
     kept.encode(encoder, ["a", "b", "c d"])
     assert [len(tokens.states) for tokens in kept.of(encoder, ["a", "b", "c d"])] == [1, 1, 2]
     assert encoder.asked == [(["a", "b", "c d"], "query")]

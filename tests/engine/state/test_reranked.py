@@ -12,12 +12,13 @@ from support.guarded import guarded
 from dsearch.attention.late_interaction import RerankerIdentity
 from dsearch.encoder import reranker as loading
 from dsearch.engine.state import caches
-from dsearch.engine.state.caches import KeptRerankings, identity_of, require_same
+from dsearch.engine.state.caches import RerankerScores, identity_of, require_same
 from dsearch.errors import RerankerUnavailable
+from dsearch.lru_cache import LruCache
 from dsearch.store import Passages
 from dsearch.types import Document
 
-checked = guarded(KeptRerankings, "_scores", free=("__len__",))
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 ONE = RerankerIdentity("some/model", "cross-encoder", "a" * 64)
@@ -57,14 +58,14 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     return there
 
 
-def scored(kept: KeptRerankings, query: str, *rows: int, identity: RerankerIdentity = ONE) -> list[float]:
+def scored(kept: RerankerScores, query: str, *rows: int, identity: RerankerIdentity = ONE) -> list[float]:
     scores = kept.of(identity, query, np.array(rows, np.int64))
     assert scores.dtype == np.float32
     return scores.tolist()
 
 
-def kept() -> KeptRerankings:
-    return KeptRerankings(Texts())  # type: ignore[arg-type]
+def kept() -> RerankerScores:
+    return RerankerScores(Texts())  # type: ignore[arg-type]
 
 
 def test_only_rows_that_are_not_known_are_asked_for(model: Model) -> None:

@@ -21,7 +21,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.state import caches
-from dsearch.engine.state.caches import KeptRerankings, identity_of
+from dsearch.engine.state.caches import RerankerScores, identity_of
 from dsearch.errors import InvalidRequest, NotInCluster, RerankerUnavailable
 from dsearch.jobs import TrainingJob
 from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
@@ -189,7 +189,7 @@ def test_scores_are_kept_within_bounds(
 ) -> None:
     collection, _, _ = judged_collection(engine)
     monkeypatch.setattr(caches, "MAX_SCORES", 25)
-    kept, rows = KeptRerankings(collection.store), collection.store.rows()[:20]
+    kept, rows = RerankerScores(collection.store), collection.store.rows()[:20]
     identity = identity_of(load_reranker(str(folder)))
     first = kept.of(identity, QUERY, rows)
     assert len(kept) == 20

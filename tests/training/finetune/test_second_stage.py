@@ -122,7 +122,7 @@ def test_lists_are_what_is_served(judged: tuple[Collection, Examples]) -> None:
     """The order of the lists under some weights is that of a search with a stage of these weights."""
     collection, examples = judged
     texts = examples.texts[:6]
-    raw = collection.kept_query_tokens.of(collection.encoder, texts)
+    raw = collection.query_token_cache.of(collection.encoder, texts)
     tokens = [query_tokens(one, text, examples.snapshot) for one, text in zip(raw, texts, strict=True)]
     head = collection.head("v0")
     lists = lists_of(examples, tokens, head, range(6))
@@ -138,7 +138,7 @@ def test_lists_are_what_is_served(judged: tuple[Collection, Examples]) -> None:
 
 def test_a_stage_goes_live_behind_what_answers(judged: tuple[Collection, Examples]) -> None:
     collection, examples = judged
-    raw = collection.kept_query_tokens.of(collection.encoder, examples.texts)
+    raw = collection.query_token_cache.of(collection.encoder, examples.texts)
     tokens = [
         query_tokens(one, text, examples.snapshot) for one, text in zip(raw, examples.texts, strict=True)
     ]

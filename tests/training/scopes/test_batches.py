@@ -87,7 +87,7 @@ def test_documents_are_weighed_as_in_the_search_that_it_starts_from(collection: 
     for given in (start, None):
         with pytest.raises(Stopped):
             train_student(examples, TrainingOptions(), start=given, task=task)
-    own = collection.snapshot.weighed((0.5, 0.4)).all_keyword_scores(["number3"])
+    own = collection.snapshot.with_bm25((0.5, 0.4)).all_keyword_scores(["number3"])
     assert (scores[0] == own).all()
     assert not (scores[1] == own).all()
 

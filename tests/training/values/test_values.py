@@ -360,7 +360,7 @@ def test_keywords_count_as_in_the_search_of_the_version(
     start = Head(32)
     start.weigh_keywords(0.5, 0.4)
     finetune_values(value_examples(collection, "number"), ONCE, start=start)
-    own = collection.snapshot.weighed((0.5, 0.4))
+    own = collection.snapshot.with_bm25((0.5, 0.4))
     assert (seen[0].all_keyword_scores(["number3"]) == own.all_keyword_scores(["number3"])).all()
 
 

@@ -10,8 +10,8 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.state import live as module
-from dsearch.engine.state.live import no_such_state
+from dsearch.engine.state import snapshots as module
+from dsearch.engine.state.snapshots import no_such_state
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.types import Document
 
@@ -24,7 +24,7 @@ def write(collection: Collection, *names: str) -> None:
 def test_a_state_is_found_by_its_generation_and_operation(collection: Collection) -> None:
     before = collection.snapshot
     write(collection, "a")
-    live, after = collection._live, collection.snapshot
+    live, after = collection._snapshots, collection.snapshot
     number = after.generation.number
     assert live.at(number, after.sequence) is after
     assert live.at(number, before.sequence) is before
@@ -43,28 +43,28 @@ def test_the_last_states_are_kept(collection: Collection, monkeypatch: pytest.Mo
     for name in "abc":
         write(collection, name)
         states.append(collection.snapshot)
-    found = [collection._live.at(one.generation.number, one.sequence) for one in states]
+    found = [collection._snapshots.at(one.generation.number, one.sequence) for one in states]
     assert found == [None, *states[1:]]
-    collection._live.forget_recent()
-    assert collection._live.at(states[2].generation.number, states[2].sequence) is None
-    assert collection._live.at(states[3].generation.number, states[3].sequence) is states[3]
+    collection._snapshots.forget_recent()
+    assert collection._snapshots.at(states[2].generation.number, states[2].sequence) is None
+    assert collection._snapshots.at(states[3].generation.number, states[3].sequence) is states[3]
 
 
 def test_the_delta_counts_what_makes_searches_slower(collection: Collection) -> None:
-    assert (collection._live.delta, collection._live.stale) == (0, False)
+    assert (collection._snapshots.delta, collection._snapshots.stale) == (0, False)
     write(collection, "a", "b")
     collection.delete(["d0", "a"])
-    assert collection._live.delta == 3  # two fresh rows, of which one is gone, and one of the build
-    assert collection._live.stale
+    assert collection._snapshots.delta == 3  # two fresh rows, of which one is gone, and one of the build
+    assert collection._snapshots.stale
     collection.refresh()
-    assert (collection._live.delta, collection._live.stale) == (0, False)
+    assert (collection._snapshots.delta, collection._snapshots.stale) == (0, False)
     collection.delete(["d1"])
-    assert (collection._live.delta, collection._live.stale) == (1, True)
+    assert (collection._snapshots.delta, collection._snapshots.stale) == (1, True)
 
 
 def test_parameters_of_another_generation_are_not_taken_up(collection: Collection) -> None:
     """An index is measured beside other work, and may have been replaced by then."""
-    live, before = collection._live, collection.snapshot
+    live, before = collection._snapshots, collection.snapshot
     live.use_parameters(before.generation.number - 1, {"nprobe": 3})
     assert collection.snapshot is before
 
@@ -90,7 +90,7 @@ def test_a_projection_without_a_precise_inverse_is_left_out_of_the_keys(
     with torch.no_grad():
         head.key_delta[0, 0] = least - 1
     collection.promote(collection.add_model(head, {}))
-    projection = collection._live.key_projection()
+    projection = collection._snapshots.key_projection()
     assert (projection is not None) == folded
     assert projection is None or projection[0, 0] == pytest.approx(least)
 
@@ -111,7 +111,7 @@ def test_fresh_rows_that_were_replaced_are_cleared_now_and_then(
 def test_what_waits_for_an_embedding_is_counted(collection: Collection) -> None:
     collection.store.upsert([Document("waiting", "apple")])
     collection.catch_up()
-    assert collection._live.pending == 1
+    assert collection._snapshots.pending == 1
 
 
 def test_a_collection_that_was_never_built_says_so(engine: SearchEngine) -> None:

@@ -1,4 +1,4 @@
-"""`LiveState`: the documents that a collection shows, kept up to date with writes and builds.
+"""`Snapshots`: the present snapshot of a collection and the last few, kept up to date with writes and builds.
 
 The live generation, the rows written after it and the rows deleted since make one `Snapshot`. Readers take
 the present one and keep it; a write or a build replaces it by one assignment.
@@ -23,7 +23,7 @@ from dsearch.engine.indexing.tuning import with_tuned_parameters
 from dsearch.engine.models.files import served_version
 from dsearch.engine.options import keyword_texts
 from dsearch.engine.snapshot import Fresh, GrowingMatrix, Snapshot, keyword_of
-from dsearch.engine.state.caches import KeptRerankings
+from dsearch.engine.state.caches import RerankerScores
 from dsearch.errors import Conflict, Gone, InvalidRequest
 from dsearch.index import Generation, KeywordIndex
 from dsearch.store import Store
@@ -33,21 +33,20 @@ _DEAD = 256  # replaced fresh rows that may remain before the fresh rows are reb
 RECENT = 8  # states that gradient calls and cursors can still name after a write
 
 
-class LiveState:
+class Snapshots:
     """The present snapshot of a store. One thread at a time may call what changes it; any may read it first.
 
     Args:
         store: store of the documents.
-        tokens: tokens of the documents; of `store` when None.
+        tokens: tokens of the documents.
 
     Attributes:
         pending: number of documents without an embedding when the present snapshot was taken.
     """
 
-    def __init__(self, store: Store, tokens: TokenKeeper | None = None):
-        self._store = store
-        self._tokens = TokenKeeper(store) if tokens is None else tokens
-        self._rerankings = KeptRerankings(store)
+    def __init__(self, store: Store, tokens: TokenKeeper):
+        self._store, self._tokens = store, tokens
+        self._reranker_scores = RerankerScores(store)
         self._snapshot: Snapshot | None = None
         self._recent: tuple[Snapshot, ...] = ()
         self.pending = 0
@@ -55,8 +54,8 @@ class LiveState:
         self._changing = threading.RLock()
 
     @property
-    def snapshot(self) -> Snapshot:
-        """Present state, loaded on first use.
+    def present(self) -> Snapshot:
+        """The present snapshot, loaded on first use.
 
         Raises:
             CorruptData: documents or live generation are damaged; the message names the way out.
@@ -81,7 +80,7 @@ class LiveState:
 
     def at(self, generation: int, sequence: int) -> Snapshot | None:
         """Return the state of that generation and operation if it is the present or a recent one."""
-        for state in (self.snapshot, *self._recent):
+        for state in (self.present, *self._recent):
             if (state.generation.number, state.sequence) == (generation, sequence):
                 return state
         return None
@@ -99,7 +98,7 @@ class LiveState:
     @property
     def delta(self) -> int:
         """Number of documents written or deleted since the build, which make searches slower."""
-        present = self.snapshot
+        present = self.present
         gone = 0 if present.excluded is None else int(present.excluded[: present.built].sum())
         return len(present.fresh) + gone
 
@@ -160,7 +159,7 @@ class LiveState:
     def use_parameters(self, number: int, parameters: Mapping[str, int]) -> None:
         """Search the keys of generation `number` with other parameters, if it is the present one."""
         with self._changing:
-            present = self.snapshot
+            present = self.present
             if present.generation.number == number:
                 self._show(replace(present, generation=present.generation.searched_with(parameters)))
 
@@ -188,7 +187,7 @@ class LiveState:
         changes = self._store.changes_since(generation.manifest.sequence)
         fresh = self._fresh(changes.added, keyword_of(generation))
         state = Snapshot.of(generation, fresh, changes.removed, changes.sequence)
-        return replace(state, reranked=self._rerankings.of)
+        return replace(state, reranked=self._reranker_scores.of)
 
     def _after(self, present: Snapshot) -> Snapshot:
         """Build the state after `present` from later writes and deletions.
