@@ -7,8 +7,6 @@ document the score that one machine gives it.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from dsearch.engine.models.memory import fixed_memory
 from dsearch.engine.ranking.memory import SnapshotMemory
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import NotInCluster
+from dsearch.lru_cache import LruCache
 
 MOST = 4  # memories: live versions, before and after insertions
 
@@ -70,8 +69,7 @@ class ShardMemories:
 
     def __init__(self, state: Snapshot, rows: Int64[np.ndarray, " documents"] | None):
         self._state, self._rows = state, rows
-        self._lock = threading.Lock()
-        self._memories: OrderedDict[str, FixedMemory] = OrderedDict()
+        self._memories = LruCache[str, FixedMemory](MOST)
         self._over: SnapshotMemory | None = None
 
     def learn(self, shipped: MemoryContent) -> None:
@@ -91,17 +89,11 @@ class ShardMemories:
         here = self._rows[at] == judged if len(self._rows) else np.zeros(len(judged), bool)
         own = np.where(here, self._state.rows(np.where(here, at, NONE)), NONE)
         memory = FixedMemory.of_parts({**memory.parts(), "rows": own}, memory.texts, memory.setting)
-        with self._lock:
-            self._memories[shipped.name] = memory
-            while len(self._memories) > MOST:
-                self._memories.popitem(last=False)
+        self._memories.put(shipped.name, memory)
 
     def of(self, past: PastQueries, state: Snapshot) -> RecalledHere | None:
         """Return past queries over the documents of a state; None if the memory is unknown."""
-        with self._lock:
-            memory = self._memories.get(past.name)
-            if memory is not None:
-                self._memories.move_to_end(past.name)
+        memory = self._memories.get(past.name)
         if memory is None:
             return None
         over = self._over

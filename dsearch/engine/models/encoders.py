@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from dsearch.encoder import AutomaticEncoder, EncoderIdentity, TextEncoder
 from dsearch.encoder.trained import TrainedChange, load_trained
 from dsearch.errors import Command, CorruptData, EncoderMismatch, EncoderUnavailable
 from dsearch.index.durable import file_digest
+from dsearch.lru_cache import LruCache
 from dsearch.store import Store
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class ModelEncoders:
 
     def __init__(self, store: Store, base: Callable[[], TextEncoder]):
         self._store, self._base = store, base
-        self._loading, self._keeping = threading.Lock(), threading.Lock()
-        self._loaded: OrderedDict[str, TextEncoder] = OrderedDict()
+        self._loading = threading.Lock()
+        self._loaded = LruCache[str, TextEncoder](KEPT)
         self._described: dict[str, dict[str, Any] | None] = {}  # records never change: read once
 
     def of(self, version: str) -> TextEncoder:
@@ -80,16 +80,13 @@ class ModelEncoders:
         described = self._described[version]
         if described is None:
             return self._base()
-        encoder = self._in_memory(version)
+        encoder = self._loaded.get(version)
         if encoder is None:
             with self._loading:  # for seconds, in which those in memory answer
-                encoder = self._in_memory(version)
+                encoder = self._loaded.get(version)
                 if encoder is None:
                     encoder = self._load(version, described)
-                    with self._keeping:
-                        self._loaded[version] = encoder
-                        while len(self._loaded) > KEPT:
-                            self._loaded.popitem(last=False)
+                    self._loaded.put(version, encoder)
         if isinstance(encoder, AutomaticEncoder) and version == self._store.live_model():
             encoder.start()  # an export, of what answers alone
         return encoder
@@ -125,9 +122,8 @@ class ModelEncoders:
 
     def forget(self, version: str) -> None:
         """Drop the cached encoder of a deleted version."""
-        with self._keeping:
-            self._loaded.pop(version, None)
-            self._described.pop(version, None)
+        self._loaded.drop(version)
+        self._described.pop(version, None)
 
     def change_of(self, version: str) -> EncoderChange | None:
         """Return the change of the encoder that a version was stored with; None for the collection's own.
@@ -137,12 +133,6 @@ class ModelEncoders:
         """
         described = self._store.model(version).record.get("query_encoder")
         return None if described is None else self._change(version, described)
-
-    def _in_memory(self, version: str) -> TextEncoder | None:
-        with self._keeping:
-            if version in self._loaded:
-                self._loaded.move_to_end(version)
-            return self._loaded.get(version)
 
     def _load(self, version: str, described: dict[str, Any]) -> TextEncoder:
         base, identity = self._base(), EncoderIdentity.from_dict(described["identity"])

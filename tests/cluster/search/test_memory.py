@@ -25,11 +25,12 @@ from dsearch.engine.models.files import save_model
 from dsearch.engine.models.memory import memory_bytes
 from dsearch.engine.search import hits as pages
 from dsearch.errors import NotInCluster
+from dsearch.lru_cache import LruCache
 from dsearch.search_options import SearchOptions
 from dsearch.training import remember
 from dsearch.types import Document
 
-checked = guarded(ShardMemories, "_memories")
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 PAST = {f"p{n}": f"{WORDS[n]} {WORDS[(n * 5 + 2) % 16]}" for n in range(12)}

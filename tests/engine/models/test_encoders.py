@@ -23,9 +23,10 @@ from dsearch.engine import Collection, QueryStates, SearchEngine, System, make_r
 from dsearch.engine.models import encoders
 from dsearch.engine.models.encoders import KEPT, WEIGHTS_NAME, ModelEncoders
 from dsearch.errors import CorruptData, DsearchError, EncoderMismatch, EncoderUnavailable
+from dsearch.lru_cache import LruCache
 from dsearch.types import Query
 
-checked = guarded(ModelEncoders, "_loaded", lock="_keeping")
+checked = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 
 
 QUERIES = ["apple bread", "honey ice", "kale"]
@@ -183,7 +184,8 @@ def test_an_encoder_that_many_ask_for_is_loaded_once(
     monkeypatch.setattr(ModelEncoders, "_load", watched)
     with waiting(loading, lambda: encoders.append(collection.encoder_of(version))):
         assert loads == []  # another thread is at it
-        collection._encoders._loaded[version] = ready = collection.encoder
+        ready = collection.encoder
+        collection._encoders._loaded.put(version, ready)
     assert (encoders, loads) == ([ready], [])
 
 

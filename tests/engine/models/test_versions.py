@@ -14,12 +14,12 @@ from support.syncs import recorded
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, SearchEngine
-from dsearch.engine.models.encoders import ModelEncoders
 from dsearch.engine.models.files import way_back
 from dsearch.engine.state.remembered import RememberedRows
 from dsearch.errors import Conflict, EncoderUnavailable, InvalidRequest, ModelNotFound
+from dsearch.lru_cache import LruCache
 
-checked_encoders = guarded(ModelEncoders, "_loaded", lock="_keeping")
+checked_encoders = guarded(LruCache, "_entries", "_sizes", free=("__len__",))
 checked_heads = guarded(RememberedRows, "_heads")
 
 
@@ -112,9 +112,9 @@ def test_a_deleted_version_leaves_nothing_in_memory(versions: Collection) -> Non
     change = EncoderChange(EncoderTraining("all"), {"weight": rotation})
     version = versions.add_model(Head(32), {"scope": "query"}, encoder=change)
     versions.search("apple", model=version)
-    assert version in versions._encoders._loaded
+    assert versions._encoders._loaded.get(version) is not None
     versions.delete_model(version)
-    assert version not in versions._encoders._loaded
+    assert versions._encoders._loaded.get(version) is None
     assert version not in versions._encoders._described
     with pytest.raises(ModelNotFound):
         versions.encoder_of(version)
