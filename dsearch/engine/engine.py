@@ -29,9 +29,10 @@ from dsearch.engine.maintenance.migrate import (
     switch,
 )
 from dsearch.engine.maintenance.verify import Recovery, Verification, accept_loss, verify_collection
-from dsearch.engine.options import ENGLISH, KeyOptions, checked_fields, tokenizer_for
+from dsearch.engine.options import ENGLISH, KeyOptions, checked_fields
 from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.errors import CollectionExists, Conflict, InvalidRequest
+from dsearch.index import Tokenizer
 from dsearch.store import Store, validate_name
 from dsearch.store.backup import name_of_backup
 from dsearch.store.folders import aside, publish, require_empty
@@ -141,7 +142,10 @@ class SearchEngine:
         self._require_writable()
         folder = self.home.folder(name)
         self.home.require_free(name, "use it, or another name")
-        fields, _ = checked_fields(search_fields), tokenizer_for(language)  # both refuse what is none
+        fields, _ = (
+            checked_fields(search_fields),
+            Tokenizer.for_language(language),
+        )  # both refuse what is none
         if dimension is not None and (passages or PassageOptions()) != PassageOptions():
             raise InvalidRequest("passages of embeddings that are given; leave one of the two out")
         if dimension is None:

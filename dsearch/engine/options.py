@@ -160,19 +160,9 @@ def _strings(metadata: Any, keys: Sequence[str]) -> list[str]:
     return [value for value in values if isinstance(value, str)]
 
 
-def tokenizer_for(language: str) -> Tokenizer:
-    """Return the tokenizer of a language, of several, or of "none".
-
-    Raises:
-        InvalidRequest: not one of `dsearch.index.languages()`, or a list of some.
-        MissingExtra: several without the extra `multilingual`.
-    """
-    return Tokenizer.for_language(language)
-
-
 def stop_words_of(store: Store) -> tuple[str, ...]:
     """The words of a collection's language that are no terms."""
-    return tokenizer_for(language_of(store)).stop_words
+    return Tokenizer.for_language(language_of(store)).stop_words
 
 
 def require_texts(store: Store, language: str | None, fields: Sequence[str] | None) -> None:

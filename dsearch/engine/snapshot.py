@@ -490,15 +490,12 @@ class SnapshotTokens:
         in_built = (positions >= 0) & (positions < self.documents)
         if self.built is not None and (self.fresh is None or not (positions >= self.documents).any()):
             return self.built.gather(np.where(in_built, positions, -1))
-        parts = [self._document(position) for position in positions.tolist()]
+        parts = [self.document(position) for position in positions.tolist()]
         table = TokenTable.of(self.codec, parts)
         return GatheredTokens(table.codes, np.diff(table.offsets), table.present)
 
     def document(self, position: int) -> DocumentTokens | None:
         """The tokens of one document with their places; None if they are not known."""
-        return self._document(position)
-
-    def _document(self, position: int) -> DocumentTokens | None:
         if position < 0:
             return None
         if position < self.documents:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -304,7 +305,7 @@ def _split(collection: Collection, shards: int) -> tuple[Any, Path]:
 def _remove_replaced(store: Store, uri: str) -> None:
     """Remove old releases, and the copies of all but the one that answers from `uri`."""
     from dsearch.cluster.transfer import remove
-    from dsearch.engine.indexing.releases import forget_sent, sent_releases, tidy_releases
+    from dsearch.engine.indexing.releases import sent_releases, tidy_releases
     from dsearch.errors import DsearchError
 
     tidy_releases(store)
@@ -312,7 +313,7 @@ def _remove_replaced(store: Store, uri: str) -> None:
         if sent.uri != uri:
             try:
                 remove(sent.uri)
-                forget_sent(sent)
+                shutil.rmtree(sent.folder)
             except (DsearchError, OSError) as error:
                 say(f"the copy of a replaced release at {sent.uri} stays until the next publishing: {error}")
 

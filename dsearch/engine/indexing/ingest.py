@@ -34,10 +34,9 @@ from dsearch.engine.options import (
     require_kind,
     require_texts,
     search_fields_of,
-    tokenizer_for,
 )
 from dsearch.errors import Conflict
-from dsearch.index import Generation, PassageTable
+from dsearch.index import Generation, PassageTable, Tokenizer
 from dsearch.index.metadata import FieldsBuilder
 from dsearch.store import Store
 from dsearch.types import Document, Progress
@@ -202,7 +201,7 @@ def build_files(
             recall_target=keys.recall_target,
             memory_bytes=keys.memory_bytes,
             queries=queries,
-            tokenizer=tokenizer_for(language),
+            tokenizer=Tokenizer.for_language(language),
             on_progress=on_progress,
         )
     record: dict[str, Any] = {"keys": keys.to_dict(), "dense": manifest.dense, "language": language}

@@ -75,11 +75,6 @@ def sent_releases(store: Store) -> list[SentRelease]:
     ]
 
 
-def forget_sent(sent: SentRelease) -> None:
-    """Remove the record of a copy that is deleted."""
-    shutil.rmtree(sent.folder)
-
-
 def carry_sent(store: Store, folder: Path) -> None:
     """Let a migrated collection in `folder`, whose rows are others, know the copies too: of any documents."""
     for uri, record in sent_releases(store):

@@ -40,7 +40,6 @@ _PARAGRAPHS = 48
 _COMPARED = 256  # earlier tokens that one is compared with
 
 Encoded = tuple[Float32[np.ndarray, "documents encoder_dim"], dict[int, Passages]]
-Encode = Callable[[TextEncoder, Sequence[Document], PassageLengths | None], Encoded]
 _FIRST = 64  # documents that the projection is fitted to, encoded once more for it
 _AT_A_TIME = 256
 

@@ -31,8 +31,9 @@ from dsearch.engine.indexing.chunking import PassageLengths, PassageOptions
 from dsearch.engine.indexing.ingest import OnProgress, build_generation, encode_pending
 from dsearch.engine.indexing.leases import alone_with
 from dsearch.engine.indexing.releases import carry_sent
-from dsearch.engine.options import KeyOptions, language_of, search_fields_of, tokenizer_for
+from dsearch.engine.options import KeyOptions, language_of, search_fields_of
 from dsearch.errors import Cancelled, Conflict, DsearchError
+from dsearch.index import Tokenizer
 from dsearch.index.durable import sync_folder
 from dsearch.store import MemoryRow, Store
 from dsearch.store.feedback import copy_feedback
@@ -147,7 +148,7 @@ def prepare(
         )
     started = time.monotonic()
     language = language_of(source) if language is None else language
-    tokenizer_for(language)  # refuses an unknown one before anything is encoded
+    Tokenizer.for_language(language)  # refuses an unknown one before anything is encoded
     target = _target(migrating_folder(home, source.name), source, encoder, passages)
 
     def checked(progress: Progress) -> None:

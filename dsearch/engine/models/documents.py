@@ -30,10 +30,10 @@ from dsearch.encoder import EncoderIdentity
 from dsearch.engine.indexing.chunking import PassageLengths, encode, passage_table
 from dsearch.engine.indexing.tokens import Encoded, encode_rounded
 from dsearch.engine.models.encoders import KEPT, ModelEncoders
-from dsearch.engine.options import KeyOptions, keyword_texts, language_of, stop_words_of, tokenizer_for
+from dsearch.engine.options import KeyOptions, keyword_texts, language_of, stop_words_of
 from dsearch.engine.snapshot import Fresh, Snapshot, SnapshotTokens, keyword_of
 from dsearch.errors import CorruptData, InvalidRequest, ModelNotFound
-from dsearch.index import Generation, KeywordIndex, remove_unfinished
+from dsearch.index import Generation, KeywordIndex, Tokenizer, remove_unfinished
 from dsearch.index.durable import file_digest, files_below
 from dsearch.index.tokens import DocumentTokens, TokenCodec, TokenTable
 from dsearch.store import Passages, Store
@@ -318,7 +318,7 @@ def _build(
         dense_kind=keys.kind,
         recall_target=keys.recall_target,
         memory_bytes=keys.memory_bytes,
-        tokenizer=tokenizer_for(language_of(store)),
+        tokenizer=Tokenizer.for_language(language_of(store)),
         tokens=tokens,
     )
 
