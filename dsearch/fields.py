@@ -75,10 +75,9 @@ Flag = Annotated[bool, Values("true or false")]
 Vector = Annotated[Sequence[float], Values(shortest=1, longest=MAX_DIMENSION)]
 # A gradient has a number for each candidate: up to 1000 of a leg and head.
 Row = Annotated[Sequence[float], Values(longest=65_536)]
+Id = Annotated[str, Values(shortest=1, longest=512)]
 Queries = Annotated[
-    Mapping[
-        Annotated[str, Values(shortest=1, longest=512)], Annotated[str, Values(longest=MAX_QUERY_CHARACTERS)]
-    ],
+    Mapping[Id, Annotated[str, Values(longest=MAX_QUERY_CHARACTERS)]],
     Values(
         f"an object of query id → text, at most {MAX_JUDGED_QUERIES}, {MAX_QUERY_CHARACTERS} characters each",
         longest=MAX_JUDGED_QUERIES,
@@ -86,10 +85,8 @@ Queries = Annotated[
 ]
 Judgements = Annotated[
     Mapping[
-        Annotated[str, Values(shortest=1, longest=512)],
-        Mapping[
-            Annotated[str, Values(shortest=1, longest=512)], Annotated[float, Values(low=-1e6, high=1e6)]
-        ],
+        Id,
+        Mapping[Id, Annotated[float, Values(low=-1e6, high=1e6)]],
     ],
     Values(
         "an object of query id → document id → grade, above 0 for documents that answer the query",
@@ -98,8 +95,8 @@ Judgements = Annotated[
 ]
 Excluded = Annotated[
     Mapping[
-        Annotated[str, Values(shortest=1, longest=512)],
-        Annotated[Sequence[Annotated[str, Values(shortest=1, longest=512)]], Values(longest=MAX_EXCLUDED)],
+        Id,
+        Annotated[Sequence[Id], Values(longest=MAX_EXCLUDED)],
     ],
     Values(
         f"an object of query id → at most {MAX_EXCLUDED} document ids",

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
 
 from dsearch.declared import Spell, Values, allowed_values, has_type, in_python, option, options_of
 from dsearch.errors import InvalidRequest
-from dsearch.fields import Excluded, Judgements, Scores, Version
+from dsearch.fields import Excluded, Id, Judgements, Scores, Version
 from dsearch.types import Mode
 
 
@@ -215,7 +215,7 @@ class TrainingJob(LearningJob):
     teacher: Judgements | None = None
     trusted_keys: (
         Annotated[
-            Sequence[Annotated[str, Values(shortest=1, longest=512)]],
+            Sequence[Id],
             Values("1 to 1000 ids of keys", shortest=1, longest=1000),
         ]
         | None

@@ -90,6 +90,7 @@ class LocalEngine(Calls):
 
     def run(self, call: Call[T], /) -> T:
         """Carry out a call and return its result."""
+        call.check()
         handler = HANDLERS.get(type(call))
         if handler is None:
             return calls.answer(self.engine.collection(calls.collection_of(call)), call)

@@ -47,10 +47,7 @@ def search(local: LocalEngine, call: operations.Search) -> SearchResult:
 def search_batch(local: LocalEngine, call: operations.SearchBatch) -> list[SearchResult]:
     opened = local.engine.collection(call.collection)
     states = None if call.vectors is None else numbers(call.vectors)
-    if call.queries is None and states is None:
-        raise InvalidRequest("neither queries nor vectors; give at least one")
-    texts = [""] * len(states) if call.queries is None and states is not None else call.queries or []
-    pages = opened.answer(texts, SearchOptions(**_without_feedback(call.options)), states)
+    pages = opened.answer(call.texts, SearchOptions(**_without_feedback(call.options)), states)
     _remember(local, opened, pages, call.options)
     return pages
 
@@ -135,11 +132,6 @@ def differentiate(local: LocalEngine, call: operations.Differentiate) -> results
 
 @handles(operations.Predict)
 def predict(local: LocalEngine, call: operations.Predict) -> results.Predictions:
-    ways = {"queries": call.queries, "vectors": call.vectors, "ids": call.ids}
-    kinds = [name for name, way in ways.items() if way is not None]
-    if len(kinds) != 1:
-        named = " and ".join(kinds) or "neither queries nor vectors nor ids"
-        raise InvalidRequest(f"{named}; give one of queries, vectors and ids")
     check_keywords(AttentionOptions, call.options, _SELECTION)
     import torch
 
