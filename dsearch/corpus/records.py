@@ -311,7 +311,8 @@ def parse_types(texts: Iterable[str]) -> dict[str, ColumnType]:
 def typed(value: Any, kind: ColumnType) -> Any:
     """Convert a value to a declared type; one that does not fit is returned unchanged."""
     if kind == "text":
-        return _number_as_text(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return str(value) if is_number else value
     if not isinstance(value, str):
         return value
     cell = value.strip()
@@ -392,7 +393,3 @@ def _number_in(cell: str) -> int | float | None:
         return whole if -(2**63) <= whole < 2**63 else None
     number = float(cell)
     return number if abs(number) != float("inf") else None
-
-
-def _number_as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

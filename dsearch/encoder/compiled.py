@@ -209,7 +209,9 @@ class CompiledEncoder:
         if len(encoded) == 1:
             # OpenVINO compiles again whenever the shape differs from that of the last call, which takes
             # longer than a few more tokens. In a batch padding costs more.
-            width = max(width, min(_next_width(width), self._identity.max_tokens))
+            width = max(
+                width, min(max(_LEAST_WIDTH, 1 << (width - 1).bit_length()), self._identity.max_tokens)
+            )
         arrays: dict[str, Int64[np.ndarray, "texts tokens"]] = {}
         for name in self._inputs:
             filler = self._padding if name == "input_ids" else 0
@@ -227,7 +229,3 @@ def _tokens_of(encoding: Any, states: Float32[np.ndarray, "tokens encoder_dim"],
 
 def _units(rows: Float32[np.ndarray, "rows encoder_dim"]) -> Float32[np.ndarray, "rows encoder_dim"]:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-
-
-def _next_width(width: int) -> int:
-    return max(_LEAST_WIDTH, 1 << (width - 1).bit_length())

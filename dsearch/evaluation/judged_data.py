@@ -249,7 +249,9 @@ def write_judged_data(path: str | PathLike[str], queries: Mapping[str, str], jud
         write_beir_judgements(path, texts, {"train": {names[query]: of for query, of in judgements.items()}})
     elif form == "trec":
         lines = list(_trec_lines(names, judgements))
-        texts_beside = "".join(f"{names[query]}\t{_on_a_line(queries[query])}\n" for query in judgements)
+        texts_beside = "".join(
+            f"{names[query]}\t{' '.join(queries[query].split())}\n" for query in judgements
+        )
         path.with_name("queries.tsv").write_text(texts_beside, "utf-8")
         path.write_text("".join(lines), "utf-8")
     else:
@@ -279,10 +281,6 @@ def _trec_lines(names: Mapping[str, str], judgements: Judgements) -> Iterator[st
             if document.split() != [document]:
                 raise InvalidRequest(f"id {document!r} has white space, which TREC cannot hold; write .csv")
             yield f"{names[query]} 0 {document} {grade_text(grade)}\n"
-
-
-def _on_a_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _plain(grade: float) -> float | int:
