@@ -55,7 +55,7 @@ def _run_command() -> None:
         print(f"dsearch: {error_text(error)}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        # Whoever read the answer has seen enough (`| head`). Closing stdout again at exit would complain.
+        # The reader closed the pipe (`| head`). Closing stdout again at exit would complain.
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:

@@ -234,15 +234,12 @@ def training_lines(collection: str, job: TrainingJob, result: Mapping[str, Any])
     if stage is not None:
         lines.append(stage["text"])
     if not live:
-        return [*lines, is_kept(collection, result["passed"] or trained, _way_to_try(job, trained))]
+        try_it = None if job.field is None else f"predict with model={trained!r}"
+        return [*lines, stored_line(collection, result["passed"] or trained, try_it)]
     if version != trained and (stage is None or stage["verdict"] != "passed"):
         named = "the tuned search" if outcomes is None else "with the memory of past queries"
         lines.append(f"{version}, {named}, is better than what answered before")
-    return [*lines, answers_now(version, result["undo"])]
-
-
-def _way_to_try(job: TrainingJob, trained: str) -> str | None:
-    return None if job.field is None else f"predict with model={trained!r}"
+    return [*lines, live_line(version, result["undo"])]
 
 
 def _measure_lines(values: Mapping[str, Any]) -> list[str]:
@@ -263,9 +260,9 @@ def _tuned_lines(tuned: Mapping[str, Any] | None) -> list[str]:
     return [line, *decision_lines(tuned), *leg_lines(tuned)]
 
 
-def answers_now(version: str, undo: str | None) -> str:
-    """A line about a version that answers, with the way back; `undo`: `Registration.undo`."""
-    line = f"{version} answers now"
+def live_line(version: str, undo: str | None) -> str:
+    """A line about the live version, with the way back; `undo`: `Registration.undo`."""
+    line = f"{version} is live now"
     return line if undo is None else f"{line}. {undo_line(undo)}"
 
 
@@ -274,11 +271,11 @@ def undo_line(command: str) -> str:
     return f"Undo: {with_home(command, 'rollback', 'promote')}"
 
 
-def is_kept(collection: str, version: str, try_it: str | None = None) -> str:
+def stored_line(collection: str, version: str, try_it: str | None = None) -> str:
     """A line about a version that is not live, with the ways to use it."""
     try_it = try_it or f"try it with --model {version}"
     promote = command_line("promote", version, "-c", collection)
-    return f"{version} is kept but does not answer; {try_it}, or: {promote}"
+    return f"{version} is stored but not live; {try_it}, or: {promote}"
 
 
 def gate_lines(result: Mapping[str, Any]) -> list[str]:

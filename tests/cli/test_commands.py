@@ -31,7 +31,7 @@ def test_index_search_train_evaluate_run(dsearch: Terminal, beir: Path, tmp_path
 
     code, out, _ = dsearch("train", "-c", "t", "--data", beir, "--epochs", "3", "--accept")
     assert code == 0, out
-    assert "v1 answers now" in out
+    assert "v1 is live now" in out
     code, out, _ = dsearch("models", "-c", "t")
     assert out.splitlines()[1].startswith("* v1")
     assert json.loads(dsearch("models", "-c", "t", "--json")[1])[1]["record"]["examples"] == 40
@@ -200,7 +200,7 @@ def test_tune_train_compare_and_lineage(dsearch: Terminal, beir: Path) -> None:
     code, out, _ = dsearch("train", "-c", "t", "--data", beir, "--epochs", "1", "--objective", "judged")
     assert code == 3
     assert "gate: cannot tell" in out or "gate: refused" in out
-    assert "v2 is kept but does not answer" in out
+    assert "v2 is stored but not live" in out
     records = json.loads(dsearch("models", "-c", "t", "--json")[1])
     assert [(one["version"], one["parent"], one["live"]) for one in records] == [
         ("v0", None, False),

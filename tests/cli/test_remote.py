@@ -56,7 +56,7 @@ def test_the_server_does_it(dsearch: Terminal, served: str, tmp_path: Path) -> N
     assert code == 0
     assert out.startswith("papers: generation 2 is live, with the keys of model v0: Flat")
     code, out, err = dsearch("promote", "v0", "-c", "papers")
-    assert (code, out) == (0, "papers: v0 answers now\n")
+    assert (code, out) == (0, "papers: v0 is live now\n")
     code, _, err = dsearch("promote", "v9", "-c", "papers")
     assert code == 1
     assert "no model 'v9'; this collection has v0" in err
@@ -94,7 +94,7 @@ def test_training_by_the_server(dsearch: Terminal, served: str, tmp_path: Path) 
     verdict, trained = out.splitlines()[:2]
     assert "it is not live, since" in verdict
     assert (code, trained.startswith("papers: v2 trained on 12 queries in ")) == (3, True)
-    assert "v2 is kept but does not answer; try it with --model v2" in out
+    assert "v2 is stored but not live; try it with --model v2" in out
     code, out, err = dsearch(
         "train", "-c", "papers", "--objective", "context", "--field", "side", "--epochs", "2"
     )

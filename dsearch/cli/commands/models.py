@@ -14,7 +14,7 @@ from dsearch.cli.commands.evaluate import read_judgements
 from dsearch.cli.commands.maintenance import described_keys
 from dsearch.cli.engine import finished, local_engine, writing
 from dsearch.cli.session import print_json, say, show_outcome
-from dsearch.cli.training import DEFAULT_SPLIT, answers_now, epochs_text, require_data, undo_line
+from dsearch.cli.training import DEFAULT_SPLIT, epochs_text, live_line, require_data, undo_line
 from dsearch.errors import Command, InvalidRequest, amount
 from dsearch.results import Model
 
@@ -73,7 +73,7 @@ def rollback(
         if rows is None:
             answer = engine.rollback(collection)
             content = {"model": answer.model, "previous": answer.previous}
-            text = f"{answer.model} answers now, in place of {answer.previous}"
+            text = f"{answer.model} is live now, in place of {answer.previous}"
         else:
             done = engine.rollback_rows(collection, rows)
             content = asdict(done)
@@ -90,7 +90,7 @@ def promote(
     """Let a version answer from now on."""
     with writing(home) as engine:
         engine.promote(collection, version)
-    show_outcome(f"{collection}: {version} answers now", {"model": version}, json=json)
+    show_outcome(f"{collection}: {version} is live now", {"model": version}, json=json)
 
 
 def remember(
@@ -126,7 +126,7 @@ def remember(
     judged = f"{amount(done.judgements, 'judgement')} of {amount(done.queries, 'query')}"
     typer.echo(f"{collection}: {done.model} remembers {judged}")
     if done.model != done.previous:  # without its rows it answers as the one before
-        typer.echo(answers_now(done.model, None))
+        typer.echo(live_line(done.model, None))
     typer.echo(undo_line(str(Command("rollback", ("--rows", str(done.sequence - 1), "-c", collection)))))
 
 

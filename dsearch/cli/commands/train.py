@@ -16,16 +16,16 @@ from dsearch.cli.session import ProgressBars, print_json
 from dsearch.cli.training import (
     DEFAULT_SPLIT,
     JudgedFolder,
-    answers_now,
     gate_lines,
     interruptible,
-    is_kept,
     judged_by,
     leg_lines,
+    live_line,
     require_data,
     run_folder,
     show_training,
     stop_unless,
+    stored_line,
     training_processes,
 )
 from dsearch.errors import Command, InvalidRequest, Unavailable, amount
@@ -223,7 +223,7 @@ def tune(
             typer.echo(record["second_stage"]["text"])
         version = record["version"]
         live = record["live"]
-        typer.echo(answers_now(version, record["undo"]) if live else is_kept(collection, version))
+        typer.echo(live_line(version, record["undo"]) if live else stored_line(collection, version))
     stop_unless(record["live"] or not job.promote)
 
 

@@ -93,7 +93,7 @@ def test_search_click_train_and_it_answers_better(home: Path, dsearch: Run) -> N
     assert code == 0, out + err
     assert "feedback: 120 clicks of 2 keys" in err
     assert "gate: passed" in out
-    assert "v1 answers now" in out
+    assert "v1 is live now" in out
     assert first_hits(home) > before + 20
     code, out, _ = dsearch("models", "-c", "t", "--json")
     record = json.loads(out)[1]["record"]
@@ -108,7 +108,7 @@ def test_without_trust_nobody_can_tell(home: Path, dsearch: Run) -> None:
     assert "gate: cannot tell: trained from clicks, which anybody can poison" in out
     code, out, _ = dsearch(*TRAIN, "--accept")
     assert code == 0
-    assert "v2 answers now" in out
+    assert "v2 is live now" in out
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_tuning_ends_as_refused_only_where_it_was_to_be_promoted(
     assert ("Undo: " in lines[-1]) == live
     assert "nDCG@10 on 9 queries: untuned 0.5000, dense 0.4000, tuned 0.6000" in lines
     assert "gate: refused: too few" in lines
-    assert lines[-1].startswith("v2 answers now" if live else "v2 is kept but does not answer")
+    assert lines[-1].startswith("v2 is live now" if live else "v2 is stored but not live")
 
 
 @pytest.mark.parametrize("late", [None, "v3"])

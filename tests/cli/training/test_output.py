@@ -9,9 +9,9 @@ import pytest
 import typer
 
 from dsearch.cli.training import (
-    answers_now,
-    is_kept,
+    live_line,
     show_training,
+    stored_line,
     training_lines,
 )
 from dsearch.jobs import TrainingJob
@@ -62,7 +62,7 @@ def test_learned_values_are_told(live: str | None) -> None:
     if live:
         assert lines[-1].endswith("Undo: dsearch rollback -c papers")
     else:
-        assert lines[-1].startswith("v2 is kept but does not answer; predict with model='v2', or:")
+        assert lines[-1].startswith("v2 is stored but not live; predict with model='v2', or:")
 
 
 JOB = TrainingJob(self_supervised=True)
@@ -70,10 +70,10 @@ JOB = TrainingJob(self_supervised=True)
 
 def test_a_version_that_came_too_late_is_named_with_the_reason() -> None:
     """The tuned search, or one with a memory, may pass in place of the version that was trained."""
-    assert training_lines("papers", JOB, result_of(None))[-1] == is_kept("papers", "v2")
+    assert training_lines("papers", JOB, result_of(None))[-1] == stored_line("papers", "v2")
     late = result_of(None, reason="v4 became live meanwhile", passed="v3", outdated_by="v4")
     lines = training_lines("papers", JOB, late)
-    assert (lines[-2], lines[-1]) == ("v4 became live meanwhile", is_kept("papers", "v3"))
+    assert (lines[-2], lines[-1]) == ("v4 became live meanwhile", stored_line("papers", "v3"))
 
 
 def test_the_search_that_is_live_in_place_of_the_training_is_named() -> None:
@@ -83,7 +83,7 @@ def test_the_search_that_is_live_in_place_of_the_training_is_named() -> None:
     assert lines[-2] == "v3, the tuned search, is better than what answered before"
     stage = {"verdict": "passed", "text": "second stage (steps): passed: r"}
     lines = training_lines("papers", JOB, result_of("v3", second_stage=stage))
-    assert lines[-2:] == [stage["text"], answers_now("v3", "dsearch rollback -c papers")]
+    assert lines[-2:] == [stage["text"], live_line("v3", "dsearch rollback -c papers")]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_scope_query_answers_when_promoted(dsearch: Terminal, indexed: Path, tmp
     arguments = ("--data", indexed, "--scope", "query", "--encoder-training", "all")
     code, out, err = dsearch(*TRAIN, *arguments, "--encoder-learning-rate", "0.05", "--run", tmp_path / "run")
     assert code == 0, err
-    assert "v1 answers now" in out
+    assert "v1 is live now" in out
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["stage"] == "train"] == [1, 2]
     assert "query trained from v0, 40 queries, 2 epochs" in dsearch("models", "-c", "t")[1]
@@ -67,7 +67,7 @@ def test_an_interrupted_run_goes_on(
     assert "holds another run: options is" in err
     code, out, err = dsearch(*TRAIN, "--data", indexed, "--resume")
     assert code == 0, err
-    assert "v1 answers now" in out
+    assert "v1 is live now" in out
     runs = tmp_path / "home" / "t" / "runs"
     assert [path.name for path in runs.iterdir()] == ["000001"]
     assert dsearch(*TRAIN, "--data", indexed)[0] == 0
@@ -92,12 +92,12 @@ def test_bad_data_is_told_and_strict_refuses(dsearch: Terminal, indexed: Path) -
 def test_back_and_away(dsearch: Terminal, indexed: Path) -> None:
     for seed in ("0", "1"):
         assert dsearch(*TRAIN, "--data", indexed, "--seed", seed)[0] == 0
-    assert dsearch("rollback", "-c", "t")[1] == "t: v1 answers now, in place of v2\n"
+    assert dsearch("rollback", "-c", "t")[1] == "t: v1 is live now, in place of v2\n"
     assert "answered, the latest first: v1, v2, v1, v0" in dsearch("models", "-c", "t")[1]
     assert dsearch("models", "-c", "t", "delete", "v2")[1] == "t: v2 is deleted\n"
     assert "model v1 answers now" in dsearch("models", "delete", "v1", "-c", "t")[2]
     assert [one["version"] for one in json.loads(dsearch("models", "-c", "t", "--json")[1])] == ["v0", "v1"]
-    assert dsearch("rollback", "-c", "t")[1] == "t: v0 answers now, in place of v1\n"
+    assert dsearch("rollback", "-c", "t")[1] == "t: v0 is live now, in place of v1\n"
     assert "nothing answered before it" in dsearch("rollback", "-c", "t")[2]
 
 
@@ -106,7 +106,7 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
     own = ("--precision", "bfloat16", "--negatives", "1")
     code, out, err = dsearch(*TRAIN, *arguments, "--run", tmp_path / "run", *own)
     assert code == 0, err
-    assert "v1 answers now" in out
+    assert "v1 is live now" in out
     assert "full trained from v0, 32 queries, 2 epochs, seed 0" in dsearch("models", "-c", "t")[1]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
@@ -117,5 +117,5 @@ def test_scope_full_brings_its_own_documents(dsearch: Terminal, indexed: Path, t
     assert (
         "trained v1" in json.loads(dsearch("evaluate", "-c", "t", "--data", indexed, "--json")[1])["systems"]
     )
-    assert dsearch("rollback", "-c", "t")[1] == "t: v0 answers now, in place of v1\n"
+    assert dsearch("rollback", "-c", "t")[1] == "t: v0 is live now, in place of v1\n"
     assert json.loads(dsearch("search", "thing7", "-c", "t", "--json")[1])["generation"] == 2
