@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,10 +21,11 @@ import torch
 from jaxtyping import Float32
 
 from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable, amount
+from dsearch.lru_cache import LruCache
 
 MOST_MODELS = 2  # that stay in memory
 _BATCH = 32
-_loaded: OrderedDict[str, TextReranker] = OrderedDict()
+_loaded = LruCache[str, "TextReranker"](MOST_MODELS)
 _loading = threading.Lock()
 
 
@@ -105,14 +105,11 @@ def load_reranker(name: str, *, fetch: bool = False, sha256: str | None = None) 
     with _loading:
         present = _loaded.get(name)
         if present is not None and (present.files.sha256 == sha256 or not present.outdated):
-            _loaded.move_to_end(name)
             return present
         files = find_reranker(name, fetch=fetch)
-        _loaded[name] = TextReranker(files, _load(files))
-        _loaded.move_to_end(name)
-        while len(_loaded) > MOST_MODELS:
-            _loaded.popitem(last=False)
-        return _loaded[name]
+        loaded = TextReranker(files, _load(files))
+        _loaded.put(name, loaded)
+        return loaded
 
 
 def _load(files: RerankerFiles) -> Any:

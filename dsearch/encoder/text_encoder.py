@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -20,6 +19,7 @@ from jaxtyping import Float, Float32, Int, Int64
 
 from dsearch.encoder.backends import DTYPES
 from dsearch.errors import Command, CorruptData, EncoderMismatch, InvalidRequest
+from dsearch.lru_cache import LruCache
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -191,12 +191,18 @@ class QueryCache:
         self.on_encode = on_encode
         self.hits = 0
         self.misses = 0
-        self.bytes = 0
-        self._lock = threading.Lock()
-        self._states: OrderedDict[tuple[Hashable, str], Float32[np.ndarray, " encoder_dim"]] = OrderedDict()
+        self._counting = threading.Lock()
+        self._states = LruCache[tuple[Hashable, str], Float32[np.ndarray, " encoder_dim"]](
+            max_bytes=max_bytes, size_of=_size
+        )
 
     def __len__(self) -> int:
         return len(self._states)
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is kept."""
+        return self._states.bytes
 
     def states(
         self, encoder: Hashable, texts: Sequence[str], encode: Encode
@@ -209,11 +215,9 @@ class QueryCache:
             encode: the encoder.
         """
         keys = [(encoder, text) for text in texts]
-        with self._lock:
-            states = {key: self._states[key] for key in keys if key in self._states}
-            for key in states:
-                self._states.move_to_end(key)
-            missing = [key for key in keys if key not in states]
+        states = self._states.get_all(keys)
+        missing = [key for key in keys if key not in states]
+        with self._counting:
             self.hits += len(keys) - len(missing)
             self.misses += len(missing)
         new = list(dict.fromkeys(missing))
@@ -222,31 +226,16 @@ class QueryCache:
             encoded = encode([text for _, text in new])
             if self.on_encode is not None:
                 self.on_encode(time.perf_counter() - started)
+            if self.max_bytes:  # a row of its own: a view would keep the whole batch
+                self._states.put_all({key: row.copy() for key, row in zip(new, encoded, strict=True)})
             if len(new) == len(keys):
-                self._keep(new, encoded)
                 return encoded
-            self._keep(new, encoded)
             states.update(zip(new, encoded, strict=True))
         return np.array([states[key] for key in keys])
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._states.clear()
-            self.bytes = 0
-
-    def _keep(
-        self, keys: Sequence[tuple[Hashable, str]], encoded: Float32[np.ndarray, "texts encoder_dim"]
-    ) -> None:
-        if not self.max_bytes:
-            return
-        with self._lock:
-            for key, row in zip(keys, encoded, strict=True):
-                if key not in self._states:
-                    self._states[key] = row.copy()  # of its own: a view would keep the whole batch
-                    self.bytes += _size(key, row)
-            while self.bytes > self.max_bytes:
-                self.bytes -= _size(*self._states.popitem(last=False))
+        self._states.clear()
 
 
 def _size(key: tuple[Hashable, str], row: Float32[np.ndarray, " encoder_dim"]) -> int:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes import HashingEncoder
-from support.guarded import guarded
 from support.patience import LATEST_S
 from support.sizes import by_size
 
@@ -22,9 +21,6 @@ from dsearch.encoder import QueryCache
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.types import Document
-
-checked = guarded(QueryCache, "_states", free=("__len__",))
-
 
 TEXTS = st.lists(st.sampled_from(["cat", "dog", "a river", "stone", "ein Fluß"]), max_size=6)
 

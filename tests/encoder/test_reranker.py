@@ -18,13 +18,14 @@ from dsearch.encoder import reranker
 from dsearch.encoder.reranker import load_reranker
 from dsearch.encoder.weights import find_weights
 from dsearch.errors import InvalidRequest, MissingExtra, RerankerUnavailable
+from dsearch.lru_cache import LruCache
 
 QUERY, TEXTS = "oat bread", ["bread of oats", "a mango", "cheese with bread and a long text behind " * 30]
 
 
 @pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reranker, "_loaded", type(reranker._loaded)())  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(reranker, "_loaded", LruCache(reranker.MOST_MODELS))  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_cross_encoder_gives_its_logits(tmp_path: Path, unloaded: None) -> None:
