@@ -17,8 +17,7 @@ def dsearch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.setenv("DSEARCH_ENCODER", str(write_tiny_encoder(tmp_path / "tiny")))
     monkeypatch.setenv("DSEARCH_BACKEND", "auto")
     monkeypatch.setenv("DSEARCH_CACHE", str(tmp_path / "cache"))
-    for module in ("load", "automatic.source"):
-        monkeypatch.setattr(f"dsearch.encoder.{module}.openvino_installed", lambda: False)
+    monkeypatch.setattr("dsearch.encoder.load.openvino_installed", lambda: False)
     return Terminal(tmp_path / "home", capsys, monkeypatch)
 
 

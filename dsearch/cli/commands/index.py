@@ -109,8 +109,8 @@ def index(
     indexed, or more than a tenth would be deleted and nobody was there to ask.
     """
     from dsearch.config import load_settings
-    from dsearch.corpus import Mirror, Problems, RecordFields, parse_types, read_sources
-    from dsearch.corpus.mirror import FROM_FOLDERS
+    from dsearch.corpus import Problems, RecordFields, parse_types, read_sources
+    from dsearch.corpus.mirror import FROM_FOLDERS, Mirror
     from dsearch.store import refusal
 
     problems = Problems(strict=strict, keep=20, on_problem=_Warner())

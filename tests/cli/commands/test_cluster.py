@@ -20,9 +20,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     """A cluster that only listens."""
     listening = MagicMock()
     for module, names in {
-        "connection": ("connect", "answers"),
+        "connection": ("connect", "answers", "start_head", "stop_head"),
         "coordinator": ("coordinator", "outcome", "copies_up", "stop_all"),
-        "local_ray": ("start_head", "stop_head"),
     }.items():
         for name in names:
             monkeypatch.setattr(f"dsearch.cluster.{module}.{name}", getattr(listening, name))

@@ -27,6 +27,7 @@ KEPT = (  # declarations, and what only reads them
     "dsearch.cli.",
     "dsearch.client.wire.",
     "dsearch.config.",
+    "dsearch.corpus.mirror.",
     "dsearch.declared.",
     "dsearch.errors.",
     "dsearch.errors.",
