@@ -14,7 +14,7 @@ from dsearch.results import AliasSet, CollectionInfo
 
 @call("GET", "/readyz")
 class Ready(Call[bool]):
-    """Return True if searches are answered now; raise Unavailable if they are not."""
+    """Tell whether searches are answered now; if they are not, Unavailable is raised."""
 
 
 @call("GET", "/v1/collections")
@@ -56,7 +56,7 @@ class CutRequest:
 
 @call("PUT", "/v1/collections/{name}")
 class CreateCollection(Call[CollectionInfo]):
-    """Create a collection for the encoder of whoever answers, or for embeddings of your own.
+    """Create a collection, for the encoder of its engine or for embeddings of your own.
 
     An existing one is unchanged.
 

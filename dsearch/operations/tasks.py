@@ -191,7 +191,7 @@ class Migrate(Call[Task]):
 
 @call("POST", "/v1/collections/{collection}/models/save", repeatable=False)
 class SaveModel(Call[Task]):
-    """Judge what was trained here, and promote it if evidence shows that it is better.
+    """Judge a trained model, and promote it if evidence shows that it is better.
 
     Args:
         collection: its name.

@@ -244,7 +244,7 @@ async def attend(asked: Asked, call: Attend) -> Response:
     responses=TENSOR_ANSWER,
 )
 async def vjp(asked: Asked, call: Differentiate) -> Response:
-    """The server keeps nothing of the two. A state that was replaced since is `gone` (410): attend again."""
+    """The server keeps nothing in between; a state that was replaced since is `gone` (410): attend again."""
     started = time.perf_counter()
     include = call.options.get("include", ("states", "head", "bias", "table"))
     work = partial(gradients_of, asked.service.catalogue, call, asked.key)

@@ -15,6 +15,7 @@ from dsearch.errors import CollectionNotFound, DsearchError, InvalidRequest
 from dsearch.operations import Call
 from dsearch.results import Task
 from dsearch.service.errors import BodyTooLarge, InvalidJson, Overloaded, UnsupportedMediaType
+from dsearch.service.feedback import asker
 from dsearch.service.schemas.declared import body_of, call_of, described, parameters_of
 from dsearch.service.state import Service, TheService
 from dsearch.service.wire.json import json_answer
@@ -35,7 +36,7 @@ class Asked:
     @property
     def key(self) -> str:
         """Identity of the requester's API key; "" if none is needed."""
-        return getattr(self.request.state, "key_id", None) or ""
+        return asker(self.request)
 
 
 Handler = Callable[[Asked, Any], Awaitable[Any]]
