@@ -21,12 +21,11 @@ from dsearch.engine import Collection
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import Command, Conflict, InvalidRequest, NotInCluster
 from dsearch.training.data.examples import Examples
-from dsearch.training.loop.loop import NothingFurther
-from dsearch.training.loop.observer import Student
+from dsearch.training.head_task import MakeTask, descend, head_groups
+from dsearch.training.loop.loop import NothingFurther, Student
 from dsearch.training.losses.objectives import DEFAULT_OBJECTIVE
 from dsearch.training.options import TrainingOptions
 from dsearch.training.relevant import padded
-from dsearch.training.scopes.head import MakeTask, descend, head_groups
 
 
 def over(corpus: ShardedCorpus) -> MakeTask:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from dsearch.training.data.actions import ACTIONS, Action
-from dsearch.training.data.clicks import ClickGrades, ClickOptions, graded_pages
+from dsearch.training.data.clicks import (
+    ACTIONS,
+    Action,
+    ClickGrades,
+    ClickOptions,
+    Propensities,
+    graded_pages,
+    propensities_from_pages,
+)
 from dsearch.training.data.examples import (
     Examples,
     examples_from_corpus,
     examples_from_judgements,
     sentences_of_corpus,
 )
-from dsearch.training.data.propensity import Propensities, propensities_from_pages
 from dsearch.training.data.validation import CheckedData, DataReport, checked_judgements
-from dsearch.training.evaluation import run_evaluation
+from dsearch.training.evaluation import (
+    Baseline,
+    Comparison,
+    Regression,
+    compare_values,
+    judge_regression,
+    run_evaluation,
+)
 from dsearch.training.finetune.feedback import FromFeedback, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
-from dsearch.training.gate.compare import Comparison, compare_values
-from dsearch.training.gate.gate import Gate, GateReport, judge
+from dsearch.training.finetune.values import TrainedValues, finetune_values
+from dsearch.training.full_task import FullOptions
+from dsearch.training.gate.gate import Gate, GateReport, judge, judge_scores, verdict_of
 from dsearch.training.gate.held_out import Headroom, headroom
-from dsearch.training.gate.regression import Baseline, Regression, judge_regression
-from dsearch.training.gate.verdict import judge_scores, verdict_of
-from dsearch.training.loop.loop import TrainingDiverged, Watch
-from dsearch.training.loop.observer import Epoch, Observer, Student
+from dsearch.training.head_task import train_head, train_student
+from dsearch.training.loop.loop import Epoch, Observer, Student, TrainingDiverged, Watch
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.memory import remember
 from dsearch.training.options import (
@@ -33,12 +45,14 @@ from dsearch.training.options import (
     self_supervised_options,
 )
 from dsearch.training.registry import (
+    JobResult,
     Registration,
     register,
     register_outcomes,
     register_trained,
     register_verdict,
     starting_version,
+    summary,
 )
 from dsearch.training.run import run_training, run_tuning
 from dsearch.training.saving import (
@@ -50,12 +64,8 @@ from dsearch.training.saving import (
     save_model,
     scores_by,
 )
-from dsearch.training.scopes.full import FullOptions
-from dsearch.training.scopes.head import train_head, train_student
-from dsearch.training.summary import JobResult, summary
 from dsearch.training.tune import TunedSearch, tune
-from dsearch.training.values.examples import ValueExamples, value_examples
-from dsearch.training.values.finetune import TrainedValues, finetune_values
+from dsearch.training.values import ValueExamples, value_examples
 
 __all__ = [
     "ACTIONS",

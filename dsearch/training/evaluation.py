@@ -1,20 +1,266 @@
-"""Score several systems of a collection on judged queries, side by side."""
+"""Score systems of a collection on judged queries: side by side, query by query, and against a baseline.
+
+`run_evaluation` scores the systems of a job, `compare_values` counts the queries that one wins and loses.
+
+`judge_regression` is for the continuous integration of users. The gate asks whether a new head is better than
+the live version; here it is asked whether the baseline is better than the present state, by the same paired
+test. A regression is a fall of the mean by more than the tolerance that is significant as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dsearch.engine import UNTRAINED, Collection, QueryStates, System, make_run
 from dsearch.engine.evaluate import absent_documents_warning, trained_apart, with_texts
-from dsearch.evaluation import Values, build_report, evaluate, split_seen, without_positives
+from dsearch.errors import InvalidRequest, amount
+from dsearch.evaluation import (
+    Interval,
+    Values,
+    build_report,
+    evaluate,
+    paired_bootstrap,
+    split_seen,
+    without_positives,
+)
 from dsearch.jobs import EvaluationJob
 from dsearch.training.confidence import calibrate_by_judgements
-from dsearch.training.gate.compare import compare_values
-from dsearch.training.loop.observer import Observer
+from dsearch.training.gate.decision import sign_flip_p_value
+from dsearch.training.gate.gate import MEASURE, Gate, judge
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.loop.loop import Observer
 from dsearch.types import Progress, Query
 
-MEASURE = "nDCG@10"  # by which single queries are won and lost
+SAMPLES = 10_000
+_SAME = 1e-9
+_TEXT = 70  # characters of a query that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class GroupComparison:
+    """Some queries: the means, how many the second model wins and loses, the difference, its two-sided p."""
+
+    name: str
+    queries: int
+    first: float
+    second: float
+    wins: int
+    losses: int
+    difference: Interval
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Second less first: by group, and by query (query id, first, second), largest win first."""
+
+    groups: list[GroupComparison]
+    queries: list[tuple[str, float, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def to_text(
+        self, first: str, second: str, measure: str, texts: Mapping[str, str], *, show: int = 5
+    ) -> str:
+        """For a terminal, with the `show` largest wins and losses."""
+        lines = [f"{measure}, {second} against {first}"]
+        for group in self.groups:
+            verdict = "significant" if group.p_value <= 0.05 else "may be chance"
+            lines.append(
+                f"  {group.name:<7}{amount(group.queries, 'query'):>14}  "
+                f"{group.first:.4f} → {group.second:.4f}  "
+                f"({group.difference.mean:+.4f} "
+                f"[{group.difference.low:+.4f}, {group.difference.high:+.4f}])  "
+                f"{group.wins} wins, {group.losses} losses, "
+                f"{group.queries - group.wins - group.losses} ties  "
+                f"p = {group.p_value:.4f}: {verdict}"
+            )
+        wins = [row for row in self.queries if row[2] - row[1] > _SAME][:show]
+        losses = [row for row in reversed(self.queries) if row[1] - row[2] > _SAME][:show]
+        for title, rows in (("largest wins", wins), ("largest losses", losses)):
+            if rows:
+                lines.append(title)
+            lines += [f"  {a:.3f} → {b:.3f}  {id}  {texts.get(id, '')[:_TEXT]}" for id, a, b in rows]
+        lines.append("Intervals: 95 % paired bootstrap. p: two-sided, random sign flips.")
+        return "\n".join(lines)
+
+
+def compare_values(
+    first: Mapping[str, float],
+    second: Mapping[str, float],
+    *,
+    groups: Mapping[str, Iterable[str]] | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two models' values of one measure, query by query.
+
+    Args:
+        first: query id → value.
+        second: the other model's, for the same queries.
+        groups: further groups beside "all": name → query ids; groups without a query are left out.
+        seed: random seed of the resampling.
+
+    Raises:
+        InvalidRequest: different queries, or none.
+    """
+    if first.keys() != second.keys():
+        raise InvalidRequest(
+            f"{amount(len(first), 'value')} and {len(second)}, not of the same queries; evaluate both models "
+            "on the same judgements"
+        )
+    if not first:
+        raise InvalidRequest("there is no judged query with a relevant document to compare on")
+    groups_compared = []
+    for name, members in {"all": list(first), **(groups or {})}.items():
+        queries = [query for query in first if query in set(members)]
+        if queries:
+            groups_compared.append(_group(name, {q: first[q] for q in queries}, second, queries, seed))
+    rows = [(query, first[query], second[query]) for query in first]
+    rows.sort(key=lambda row: (row[1] - row[2], row[0]))
+    return Comparison(groups_compared, rows)
+
+
+def _group(
+    name: str, first: Mapping[str, float], second: Mapping[str, float], queries: list[str], seed: int
+) -> GroupComparison:
+    interval = paired_bootstrap({q: second[q] for q in queries}, first, SAMPLES, seed)
+    change = np.array([second[query] - first[query] for query in queries])
+    either = min(sign_flip_p_value(change, seed=seed), sign_flip_p_value(-change, seed=seed))
+    return GroupComparison(
+        name,
+        len(queries),
+        float(np.mean(list(first.values()))),
+        float(np.mean([second[query] for query in queries])),
+        int((change > _SAME).sum()),
+        int((change < -_SAME).sum()),
+        interval,
+        min(1.0, 2 * either),
+    )
+
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Values of one system, query by query.
+
+    Attributes:
+        system: name of the system, such as "trained v3".
+        values: query id → nDCG@10.
+    """
+
+    system: str
+    values: dict[str, float]
+
+    @classmethod
+    def of(cls, systems: Mapping[str, Values]) -> Baseline:
+        """The system that answers: the last one that was evaluated."""
+        name = list(systems)[-1]
+        return cls(name, dict(systems[name][MEASURE]))
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON, one query a line, so that changes can be seen in a diff."""
+        content = {"format": FORMAT, "measure": MEASURE, "system": self.system, "values": self.values}
+        path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Baseline:
+        """Read what `write` wrote.
+
+        Raises:
+            InvalidRequest: there is no such file, or it is not a baseline.
+        """
+        make = f"write one with: dsearch evaluate … --save-baseline {path}"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if (content["format"], content["measure"]) != (FORMAT, MEASURE):
+                raise InvalidRequest(
+                    f"{path} has format {content['format']!r} and measure {content['measure']!r}; this "
+                    f"release reads format {FORMAT} of {MEASURE}: {make}"
+                )
+            return cls(str(content["system"]), {str(id): float(of) for id, of in content["values"].items()})
+        except OSError as error:
+            raise InvalidRequest(f"{path} cannot be read ({error.strerror}); {make}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidRequest(f"{path} is not a baseline; {make}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """Answers of now against the baseline's.
+
+    Attributes:
+        worse: whether this is a regression.
+        reason: why, or why not, in words.
+        queries: number of queries that both have.
+        before, now: their means.
+        tolerated: fall of the mean that is no regression.
+        p_value: of the fall, one-sided; None where nothing fell.
+    """
+
+    worse: bool
+    reason: str
+    queries: int
+    before: float
+    now: float
+    tolerated: float
+    p_value: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def judge_regression(
+    baseline: Baseline, now: Baseline, *, tolerated: float, risk: str = "balanced", seed: int = 0
+) -> Regression:
+    """Compare two evaluations, on the queries that both have.
+
+    Args:
+        baseline: evaluation to hold against.
+        now: evaluation of what answers now.
+        tolerated: fall of mean nDCG@10 that is no regression.
+        risk: whose α the fall has to reach.
+        seed: random seed of the resampling.
+
+    Raises:
+        InvalidRequest: no query in common; tolerance out of range.
+    """
+    gate = Gate.of_risk(risk, margin=tolerated)
+    queries = [id for id in baseline.values if id in now.values]
+    if not queries:
+        raise InvalidRequest("the baseline has none of these queries; write a new one of this data")
+
+    def answers(of: Baseline) -> Answers:
+        values = np.array([of.values[id] for id in queries])
+        return Answers(values, np.ones(len(queries), bool), np.full(len(queries), np.nan))
+
+    report = judge(answers(now), answers(baseline), gate, need_slices=False, seed=seed)
+    before, after = answers(baseline).all.mean(), answers(now).all.mean()
+    fall, p_value = float(before - after), report.p_value if before > after else None
+    moved = f"nDCG@10 {before:.4f} → {after:.4f} on {amount(len(queries), 'query')}"
+    if fall <= tolerated:
+        reason = f"{moved}: no fall of more than {tolerated:g}"
+    elif report.passed:
+        reason = f"{moved}: a fall of more than {tolerated:g}, p = {p_value:.4f} ≤ {gate.alpha:g}"
+    else:
+        reason = (
+            f"{moved}: a fall of more than {tolerated:g} that may be chance (p = {p_value:.3f} > "
+            f"{gate.alpha:g}, or fewer than {amount(gate.min_queries, 'query')})"
+        )
+    worse = bool(fall > tolerated and report.passed)
+    return Regression(worse, reason, len(queries), float(before), float(after), tolerated, p_value)
+
+
 MOST_SHOWN = 100  # wins, and losses, that a result names
 
 

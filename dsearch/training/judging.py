@@ -23,7 +23,7 @@ from dsearch.corpus.made_queries import known_item_queries
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
 from dsearch.store import Event, Impression
-from dsearch.training.data.actions import ACTIONS
+from dsearch.training.data.clicks import ACTIONS
 from dsearch.training.gate.decision import missing_queries
 from dsearch.types import Mode, OwnJudgements, QueriesToJudge, QueryToJudge, query_name
 

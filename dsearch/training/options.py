@@ -50,7 +50,7 @@ class TrainingOptions:
         encoder_learning_rate: learning rate of the encoder.
         precision: of the documents' embeddings on the training's device, 4 bytes a number or 2; sums are in
             float32. With "bfloat16" the query encoder of scope "query" learns under autocast, too.
-        stage_loss: True to add the loss of a ranking by two stages (scopes/stage_loss.py), in scope query.
+        stage_loss: True to add the loss of a ranking by two stages (head_task.py), in scope query.
         memory: fit a query memory too, and serve the head with it where held-out queries gain by it.
         tune: tune keyword weight, k1 and b, and hop strength first, without the held-out queries, and train
             from there. Training learns without a hop, so the hop strength is tuned again afterwards.
@@ -98,7 +98,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueOptions:
-    """Options for learning the values of a field, see values/context.py.
+    """Options for learning the values of a field, see values.py.
 
     Attributes:
         epochs: passes over the documents; held-out documents may clearly select fewer.

@@ -20,16 +20,16 @@ from dsearch.jobs import LearningJob, TrainingJob, TuningJob
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import made_queries, ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
-from dsearch.training.data.user_queries import with_judging_queries
-from dsearch.training.finetune.as_served import ServedQueries, logged_queries
 from dsearch.training.finetune.feedback import TrustedSlice, examples_from_feedback, finetune_from_feedback
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
 from dsearch.training.finetune.outcomes import remember_outcomes, rows_of_feedback
-from dsearch.training.finetune.second_stage import TrainedStage, train_second_stage
-from dsearch.training.finetune.strength import strength_behind
+from dsearch.training.finetune.second_stage import TrainedStage, strength_behind, train_second_stage
+from dsearch.training.finetune.user_queries import ServedQueries, logged_queries, with_judging_queries
+from dsearch.training.finetune.values import finetune_values
+from dsearch.training.full_task import FullOptions
 from dsearch.training.gate.gate import CLAIMS, Gate
-from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.loop import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.memory import with_remembered
 from dsearch.training.options import (
@@ -42,17 +42,15 @@ from dsearch.training.options import (
     self_supervised_options,
 )
 from dsearch.training.registry import (
+    JobResult,
     starting_version,
 )
-from dsearch.training.scopes.full import FullOptions
-from dsearch.training.summary import JobResult
 from dsearch.training.tune import tune
-from dsearch.training.values.examples import ValueExamples, value_examples
-from dsearch.training.values.finetune import finetune_values
+from dsearch.training.values import ValueExamples, value_examples
 
 if TYPE_CHECKING:
+    from dsearch.training.head_task import MakeTask
     from dsearch.training.loop.distributed import Processes
-    from dsearch.training.scopes.head import MakeTask
 
 OF_GATE = {"risk", "alpha", "margin"}  # options of a job; another margin is that of hard negatives
 ROWS_FIRST = "the same feedback as rows of the query memory passed, and answers instead"

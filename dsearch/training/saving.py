@@ -4,17 +4,19 @@
     …                                                   # any loss, any loop
     save_model(engine.collection("papers"), layer, evidence=JudgedQueries(queries, judgements))
 
-The gate is that of `dsearch train`: it compares with the version that answers now. Evidence is held-out
+The gate is that of `dsearch train`: it compares with the live version. Evidence is held-out
 judged queries (nDCG@10 over the whole corpus, ranked as served), or one number for each held-out example, by
-both versions. Without evidence a version is kept and does not answer.
+both versions. Without evidence a version is stored but not live.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,14 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import score_of_module
-from dsearch.encoder import EncoderChange, LearningEncoder, TextEncoder, tuned, tuned_identity
+from dsearch.encoder import (
+    EncoderChange,
+    EncoderIdentity,
+    LearningEncoder,
+    TextEncoder,
+    tuned,
+    tuned_identity,
+)
 from dsearch.engine import (
     Collection,
     CollectionLayer,
@@ -32,19 +41,73 @@ from dsearch.engine import (
     calls,
     require_head_alone,
 )
+from dsearch.engine.models.documents import encoded_state
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.errors import Cancelled, Conflict, CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.full import encoded_documents, further_of
-from dsearch.training.gate.functions import Score, scores_by, scores_over
-from dsearch.training.gate.gate import Gate, GateReport, judge, overlap_of_canaries
+from dsearch.training.gate.gate import Gate, GateReport, judge, judge_scores, overlap_of_canaries, verdict_of
 from dsearch.training.gate.held_out import HeldOut
-from dsearch.training.gate.verdict import judge_scores, verdict_of
-from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.loop import Observer
 from dsearch.training.registry import Registration, register, register_verdict
 from dsearch.training.run import judged_examples
 from dsearch.types import Progress
+
+Score = Callable[[Any], Sequence[float] | torch.Tensor]
+"""Scores held-out examples by a layer, one number each; more is better."""
+
+
+def scores_by(score: Score, layer: torch.nn.Module) -> list[float]:
+    """Scores of held-out examples by a layer, without gradients.
+
+    Raises:
+        InvalidRequest: not one number for each example.
+    """
+    was_training = layer.training
+    layer.eval()
+    try:
+        with torch.no_grad():
+            scores = torch.as_tensor(score(layer)).detach().cpu().double().numpy()
+    finally:
+        layer.train(was_training)
+    if scores.ndim != 1:
+        raise InvalidRequest(
+            f"scores of shape {list(scores.shape)}; give one number for each held-out example: the gate "
+            "compares example by example"
+        )
+    return scores.tolist()
+
+
+def scores_over(
+    collection: Collection,
+    layer: SearchLayer,
+    encoder: EncoderIdentity,
+    documents: EncodedDocuments,
+    score: Score,
+) -> list[float]:
+    """Scores of held-out examples by a layer over encoded documents, searched as the version will be.
+
+    The documents are built in a temporary folder, as large as their generation will be.
+
+    Args:
+        collection: of the documents.
+        layer: over the collection; it stays as it is.
+        encoder: that encoded them.
+        documents: all, encoded.
+        score: scores examples by a layer.
+
+    Raises:
+        InvalidRequest: as `scores_by`.
+    """
+    with TemporaryDirectory() as folder:
+        state = encoded_state(Path(folder), collection.store, documents, encoder)
+        if isinstance(layer, CollectionLayer):
+            return scores_by(score, layer.with_documents(state))
+        over = copy.copy(layer)
+        over.snapshot = state
+        return scores_by(score, over)
+
 
 SCOPE = "layer"  # of its record
 _STEPS = 4  # of a judgement

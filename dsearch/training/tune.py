@@ -24,7 +24,7 @@ from dsearch.errors import InvalidRequest, amount
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.loop import Observer
 from dsearch.training.ranking import Ranking
 from dsearch.training.relevant import Relevant
 from dsearch.types import Progress

@@ -30,9 +30,9 @@ set_threads()
 from dsearch.corpus import python_documents
 from dsearch.encoder import DEFAULT_ENCODER, load_encoder
 from dsearch.engine import Collection, PassageOptions, SearchEngine
+from dsearch.training.finetune.values import finetune_values
 from dsearch.training.options import ValueOptions
-from dsearch.training.values.examples import value_examples
-from dsearch.training.values.finetune import finetune_values
+from dsearch.training.values import value_examples
 from dsearch.types import Document
 
 SEED = 0

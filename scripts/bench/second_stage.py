@@ -58,8 +58,14 @@ from dsearch.evaluation import (
 )
 from dsearch.jobs import TrainingJob
 from dsearch.training import Examples, TrainingResult, examples_from_judgements, run_training
-from dsearch.training.finetune.lists import CandidateLists, lists_of
-from dsearch.training.finetune.second_stage import TERMS_OF_UNTRAINED, chosen_way, fitted, stage_in_words
+from dsearch.training.finetune.second_stage import stage_in_words
+from dsearch.training.finetune.stage_fit import (
+    TERMS_OF_UNTRAINED,
+    CandidateLists,
+    chosen_method,
+    fitted,
+    lists_of,
+)
 from dsearch.training.relevant import ndcg_at_10
 from dsearch.types import Query
 
@@ -116,7 +122,7 @@ def row_of(folder: Path, collection: Collection, arguments: argparse.Namespace) 
         weights = {"hybrid": torch.zeros(judged.features.shape[2]), "untrained": TERMS_OF_UNTRAINED}
         if training is not None:
             learned = of_examples(collection, training)
-            way = chosen_way(learned, training, 0)
+            way = chosen_method(learned, training, 0)
             ways.append(f"γ {way.strength:g}" if way.pull is None else f"linear, λ {way.pull:g}")
             weights["trained"] = fitted(learned, way)
             taught = np.unique(np.concatenate([at for at, _ in training.relevant]))

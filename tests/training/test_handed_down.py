@@ -38,14 +38,12 @@ from dsearch.training import (
     run_tuning,
     save_model,
 )
-from dsearch.training.finetune import second_stage
-from dsearch.training.gate.compare import compare_values
-from dsearch.training.gate.gate import CLAIMS, GateReport, judge
+from dsearch.training.evaluation import Baseline, compare_values, judge_regression
+from dsearch.training.finetune import stage_fit
+from dsearch.training.finetune import values as finetune_values
+from dsearch.training.gate.gate import CLAIMS, GateReport, judge, judge_scores
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.gate.regression import Baseline, judge_regression
-from dsearch.training.gate.verdict import judge_scores
 from dsearch.training.judging import queries_to_judge
-from dsearch.training.values import finetune as finetune_values
 from dsearch.types import Document
 
 TRAINING = Path(dsearch.training.__file__).parent
@@ -73,11 +71,11 @@ NOT_RUN = {
     "training.confidence.calibration_of": "as above",
     "training.evaluation.run_evaluation": "test_evaluation.py",
     "training.losses.passages.FurtherPassages.to": "long documents: test_passages.py",
-    "training.scopes.stage_loss.StageLoss.__init__": "scopes/test_stage_loss.py",
+    "training.head_task.StageLoss.__init__": "test_stage_loss.py",
     "training.loop.distributed.joined": "processes that train together: loop/test_distributed.py",
     "training.memory.MemoryTrials.searched": "a report that was made",
     "training.saving._encoded": "test_saving.py",
-    "training.scopes.head.train_head": "for callers of the package: loop/test_loop.py",
+    "training.head_task.train_head": "for callers of the package: loop/test_loop.py",
 }
 """Functions that no job here calls, and where else they are looked at."""
 
@@ -280,7 +278,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Watched]:
         sentences = other.create("sentences")
         sentences.ingest(_documents())
         given = Given(words, queries, judgements, numbers, sentences, homes)
-        patched.setattr(second_stage, "WAYS", second_stage.WAYS[:2])  # each is fitted like the others
+        patched.setattr(stage_fit, "METHODS", stage_fit.METHODS[:2])  # each is fitted like the others
         patched.setattr(sys.modules[finetune_full.__module__], "judge", _passing)
         run_module = importlib.import_module("dsearch.training.run")
         running: list[str] = []

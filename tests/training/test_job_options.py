@@ -213,7 +213,7 @@ def plain_identity(identities: list[Mapping[str, Any]]) -> dict[str, Any]:
 def trainers(opened: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainers:
     outside = MagicMock()
     run_module, options_module, summary_module = (
-        importlib.import_module(f"dsearch.training.{name}") for name in ("run", "options", "summary")
+        importlib.import_module(f"dsearch.training.{name}") for name in ("run", "options", "registry")
     )
     report = judge(None, None, Gate())
     head = Head(opened.store.dimension)

@@ -12,6 +12,7 @@ import pytest
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.training import ClickOptions, TrainingOptions
+from dsearch.training.full_task import FullOptions
 from dsearch.training.options import (
     ValueOptions,
     check_stage_options,
@@ -19,7 +20,6 @@ from dsearch.training.options import (
     query_options,
     self_supervised_options,
 )
-from dsearch.training.scopes.full import FullOptions
 
 
 @pytest.mark.parametrize("make", [query_options, self_supervised_options, feedback_options])

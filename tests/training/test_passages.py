@@ -165,7 +165,7 @@ def test_each_objective_is_given_the_passages(
 ) -> None:
     given: list[objectives.Batch] = []
     real = objectives.OBJECTIVES[objective]
-    scope = importlib.import_module("dsearch.training.scopes.head")
+    scope = importlib.import_module("dsearch.training.head_task")
     monkeypatch.setattr(scope, "OBJECTIVES", {objective: lambda batch: given.append(batch) or real(batch)})
     collection, queries, qrels = buried
     examples = examples_from_judgements(collection, queries, qrels, teacher=qrels)

@@ -25,7 +25,7 @@ from dsearch.training.relevant import Relevant
 from dsearch.training.tune import DEFAULT, Trials
 
 SETTING = MemorySetting(0.8, 0.05, 0.5)
-TRAINING, HEAD = (importlib.import_module(f"dsearch.training.finetune.{of}") for of in ("training", "head"))
+HEAD = importlib.import_module("dsearch.training.finetune.head")
 
 
 @pytest.fixture
@@ -223,14 +223,14 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
         return memory_of(examples, setting, states=states)
 
     calibrated: list[bool] = []
-    ranked = TRAINING.ranked_examples
+    ranked = HEAD.ranked_examples
 
     def as_stored(examples: Examples, head: Head) -> Any:
         calibrated.append(np.allclose(examples.states, topics.encoder.encode_queries(examples.texts)))
         return ranked(examples, head)
 
-    monkeypatch.setattr(TRAINING, "ranked_examples", as_stored)
-    monkeypatch.setattr(TRAINING, "memory_of", noted)
+    monkeypatch.setattr(HEAD, "ranked_examples", as_stored)
+    monkeypatch.setattr(HEAD, "memory_of", noted)
     unasked: list[int] = []
 
     def choose(_: MemoryTrials, *given: Any, without: Sequence[int] = ()) -> ChosenMemory:

@@ -18,9 +18,8 @@ from dsearch.engine import Collection, EncodedDocuments, SearchEngine, open_laye
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob, TrainingJob
 from dsearch.training import JobResult, save_model
-from dsearch.training.registry import Registration
+from dsearch.training.registry import Registration, summary
 from dsearch.training.saving import judge_layer, judge_version, unwrapped
-from dsearch.training.summary import summary
 
 TEXTS, JUDGED = queries_of()
 SCORES = [0.1 * n for n in range(12)]

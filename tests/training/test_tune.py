@@ -14,8 +14,8 @@ from dsearch.engine import Collection, SearchEngine, System, make_run
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation import evaluate
 from dsearch.training import Examples, TrainingOptions, examples_from_judgements, finetune, tune
+from dsearch.training.head_task import train_head
 from dsearch.training.ranking import Ranking
-from dsearch.training.scopes.head import train_head
 from dsearch.training.tune import (
     DENSE,
     KEYWORD,

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from dsearch.client import LocalEngine
     from dsearch.engine import Collection
     from dsearch.training import TrainingOptions
+    from dsearch.training.head_task import MakeTask
     from dsearch.training.loop.distributed import Processes
     from dsearch.training.loop.run_folder import RunFolder
     from dsearch.training.run import MakeShardTask
-    from dsearch.training.scopes.head import MakeTask
 
 
 @with_options_of(TrainingJob)

@@ -8,7 +8,7 @@ examines d clicks it, at any position (Joachims, Swaminathan and Schnabel, WSDM 
 its variance, and the effect of a click on a low position.
 
 **Each key's weight is limited.** Within a query a key has at most twice as many clicks as the median
-key there; over all queries at most a share of all clicks (actions.py). With `MANY_KEYS` keys or more
+key there; over all queries at most a share of all clicks. With `MANY_KEYS` keys or more
 a document counts for a query only if two of them agree, and then none counts more than the others together: a
 single key cannot make a document relevant alone. A key whose clicks hardly agree with any other is left out.
 
@@ -19,22 +19,250 @@ read it in vain, is in the denominator, once.
 **Thumbs outweigh clicks.** The newest thumb of a client counts. A quorum of keys makes a document relevant
 above any click (more thumbs up than down), or takes it out of the query (more down than up). Below the
 quorum, a thumb up counts as a click on the first position, and a thumb down revokes that key's own clicks.
+
+A key is an API key, or a client if there are no API keys; events without either form one key. The caps do not
+stop anyone who can create keys at will: keys are trusted.
+
+`propensities_from_pages` estimates θ from pages with a randomly swapped pair, by the position-based model
+(Richardson, Dominowska and Ragno, WWW 2007): a click at position k requires that k is examined, with
+probability θ_k, and that the document attracts, independently of its position:
+
+    E[clicks at k] = θ_k · attraction of the document at k
+
+On a page with a drawn pair (a, b) a coin decided which of two documents is at a, so both positions have the
+same attraction on average, and the share θ_a / (θ_a + θ_b) of the clicks on such a pair falls on a.
+That is the model of paired comparisons of Bradley and Terry (1952), with positions for players and clicks for
+games won; all pairs that were drawn are used at once (Agarwal et al., WSDM 2019, do the same with the swaps
+that differ between rankers). Only clicks are counted, never pages without any: those are not stored.
+
+A power law θ_k = k^−η (Joachims, Swaminathan and Schnabel, WSDM 2017, section 6) is fitted with it, as the
+centre of a normal prior on log θ_k: with few clicks the estimate is the law, with many it is the data.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import median, median_low
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float, Int64
 
 from dsearch.errors import InvalidRequest, amount
 from dsearch.store import Event, Impression, Page
-from dsearch.training.data.actions import ACTIONS, factors_of, outsiders
-from dsearch.training.data.propensity import Propensities
 from dsearch.types import query_name
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action.
+
+    Attributes:
+        grade: relevance grade of the document; 0: not relevant.
+        explicit: True for a stated opinion, False for behaviour.
+        meaning: description in words.
+        of_agent: True where the rest of the page was looked at and left: no position correction, negatives.
+    """
+
+    grade: float
+    explicit: bool
+    meaning: str
+    of_agent: bool = False
+
+
+ACTIONS: MappingProxyType[str, Action] = MappingProxyType(
+    {
+        "click": Action(1.0, False, "opened from the page of hits"),
+        "watch": Action(1.0, False, "played or read for a while"),
+        "add_to_cart": Action(2.0, False, "put aside to be bought or read"),
+        "purchase": Action(3.0, False, "bought, cited or downloaded"),
+        "partly": Action(1.0, True, "called relevant in part"),
+        "thumbs_up": Action(2.0, True, "called relevant"),
+        "answer": Action(3.0, True, "called the answer"),
+        "thumbs_down": Action(0.0, True, "called not relevant"),
+        "used": Action(2.0, False, "useful to an agent in a task that succeeded", of_agent=True),
+        "read": Action(1.0, False, "read by an agent; nothing speaks against it", of_agent=True),
+        "dismissed": Action(0.0, False, "read by an agent in vain", of_agent=True),
+    }
+)
+
+
+_ENOUGH_CLICKS = 10
+_APART = 0.5  # of the median key's agreement
+
+
+def factors_of(amounts: Mapping[str, float], share: float) -> dict[str, float]:
+    """Factor of each key's amount, so that none has more than a share of the sum.
+
+    The share is at least 2 / keys: one of two may give everything, one of ten a fifth. Keys of amount 0, such
+    as those that only gave thumbs, do not count. The largest amounts are cut to one common cap c, the largest
+    that satisfies c ≤ share · Σ min(amount, c).
+
+    Args:
+        amounts: key → amount, ≥ 0.
+        share: largest share of one key.
+    """
+    ordered = sorted((amount for amount in amounts.values() if amount > 0), reverse=True)
+    if not ordered:
+        return dict.fromkeys(amounts, 1.0)
+    share = min(1.0, max(share, 2 / len(ordered)))
+    cap, rest = ordered[0], sum(ordered)
+    for cut, weight in enumerate(ordered):
+        # With the `cut` largest at the cap: c = share · (cut · c + the others' sum).
+        open_share = 1 - share * cut
+        cap = share * rest / open_share if open_share > 1e-12 else weight
+        if weight <= cap:
+            break
+        rest -= weight
+    return {key: min(1.0, cap / amount) if amount else 1.0 for key, amount in amounts.items()}
+
+
+def outsiders(clicked: Mapping[str, Mapping[str, Collection[str]]]) -> set[str]:
+    """Keys that agree with the others less than half as much as most do.
+
+    Agreement is the share of the others of a query who clicked the same document, on average over what one
+    clicked. Users who look for the same things differ little in it, since it averages their luck; somebody
+    who clicks unpopular documents is far below, and has to spend clicks on popular ones to hide it.
+
+    Args:
+        clicked: query → document → keys.
+
+    Returns:
+        Those of at least ten clicks on queries that others clicked on, too.
+    """
+    agreement: dict[str, list[float]] = {}
+    for documents in clicked.values():
+        everybody = {key for keys in documents.values() for key in keys}
+        if len(everybody) < 2:
+            continue
+        for keys in documents.values():
+            share = (len(keys) - 1) / (len(everybody) - 1)
+            for key in keys:
+                agreement.setdefault(key, []).append(share)
+    means = {key: sum(of) / len(of) for key, of in agreement.items() if len(of) >= _ENOUGH_CLICKS}
+    least = _APART * median(means.values()) if means else 0.0
+    return {key for key, mean in means.items() if mean < least}
+
+
+POSITIONS = 10
+MIN_CLICKS = 50
+ASSUMED_STEEPNESS = 1.0
+_LAW_SPREAD = 0.5  # of log θ_k about the law
+_STEEPNESS_SPREAD = 1.0  # of η about the assumed one
+_STEPS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Propensities:
+    """Examination probability of each position, relative to the first position's.
+
+    Attributes:
+        values: probabilities of positions 1, 2, …; the first is 1.
+        steepness: η of the power law that they scatter about; it extrapolates to lower positions.
+        clicks: number of clicks on randomly swapped pairs, the data of the estimate.
+        source: "swaps"; "assumed" if there are too few of these clicks; "none" without correction.
+    """
+
+    values: Float[np.ndarray, " positions"]
+    steepness: float
+    clicks: int
+    source: Literal["swaps", "assumed", "none"]
+
+    def at(self, positions: Int64[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
+        """θ at positions counted from 1."""
+        propensities = self.values[np.clip(positions, 1, len(self.values)) - 1]
+        beyond = np.maximum(positions / len(self.values), 1.0) ** -self.steepness
+        return propensities * beyond
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "values": [round(float(value), 4) for value in self.values],
+            "steepness": round(self.steepness, 4),
+            "clicks": self.clicks,
+            "source": self.source,
+        }
+
+
+def even_propensities() -> Propensities:
+    """Equal propensities: the assumption of naive learning from clicks."""
+    return Propensities(np.ones(POSITIONS), 0.0, 0, "none")
+
+
+def assumed_propensities(steepness: float = ASSUMED_STEEPNESS) -> Propensities:
+    """The power law, where nothing was left to chance."""
+    return Propensities(np.arange(1, POSITIONS + 1) ** -steepness, steepness, 0, "assumed")
+
+
+def propensities_from_pages(pages: Iterable[Page], *, key_share: float = 0.1) -> Propensities:
+    """Estimate them from the pages with a drawn pair.
+
+    One click a page and document is counted; a key's clicks count for no more than `key_share` of all, see
+    `factors_of`. With fewer than `MIN_CLICKS` clicks the power law with η = 1 is assumed.
+    """
+    clicks: list[tuple[str, int, int]] = []
+    by_key: dict[str, float] = {}
+    for page in pages:
+        pair = page.impression.pair
+        if pair is None or pair[1] > POSITIONS:
+            continue
+        for key, position in {
+            (event.key, event.position) for event in page.events if _implicit(event.action)
+        }:
+            if position in pair:
+                other = pair[0] if position == pair[1] else pair[1]
+                clicks.append((key, position, other))
+                by_key[key] = by_key.get(key, 0.0) + 1.0
+    factors = factors_of(by_key, key_share)
+    wins = np.zeros((POSITIONS, POSITIONS))
+    for key, position, other in clicks:
+        wins[position - 1, other - 1] += factors[key]
+    return propensities_from_wins(wins, len(clicks))
+
+
+def propensities_from_wins(wins: Float[np.ndarray, "positions positions"], clicks: int) -> Propensities:
+    """The most probable θ for given clicks; exact for the model above, by Newton's method.
+
+    Args:
+        wins: clicks at a on pages whose drawn pair was {a, b}, at [a, b].
+        clicks: number of clicks, before weighting.
+    """
+    if clicks < MIN_CLICKS:
+        return assumed_propensities()
+    count = len(wins)
+    log_ranks = np.log(np.arange(1, count + 1))
+    # The unknowns: log θ_2 … log θ_n, and η. The log posterior is concave in them.
+    at = np.append(-ASSUMED_STEEPNESS * log_ranks[1:], ASSUMED_STEEPNESS)
+    games = wins + wins.T
+    for _ in range(_STEPS):
+        log_theta = np.append(0.0, at[:-1])
+        share = 1 / (1 + np.exp(log_theta[None] - log_theta[:, None]))  # θ_a / (θ_a + θ_b)
+        slope = (wins - games * share).sum(1)[1:]
+        bend = games * share * (1 - share)
+        curve = (np.diag(bend.sum(1)) - bend)[1:, 1:]
+        apart = at[:-1] + at[-1] * log_ranks[1:]
+        precision, centre = _LAW_SPREAD**-2, _STEEPNESS_SPREAD**-2
+        gradient = np.append(
+            slope - precision * apart,
+            -precision * (apart * log_ranks[1:]).sum() - centre * (at[-1] - ASSUMED_STEEPNESS),
+        )
+        hessian = np.zeros((count, count))
+        hessian[:-1, :-1] = curve + precision * np.eye(count - 1)
+        hessian[-1, :-1] = hessian[:-1, -1] = precision * log_ranks[1:]
+        hessian[-1, -1] = precision * (log_ranks[1:] ** 2).sum() + centre
+        step = np.linalg.solve(hessian, gradient)
+        at = at + step * min(1.0, 2.0 / max(np.abs(step).max(), 1e-12))
+        if np.abs(step).max() < 1e-10:
+            break
+    return Propensities(np.exp(np.append(0.0, at[:-1])), float(max(at[-1], 0.0)), clicks, "swaps")
+
+
+def _implicit(action: str) -> bool:
+    return action in ACTIONS and not ACTIONS[action].explicit and not ACTIONS[action].of_agent
+
 
 MANY_KEYS = 20
 _MOST_OF_ONE = 10  # clicks of a key that has a query for itself

@@ -20,13 +20,19 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.errors import Command, InvalidRequest, amount
 from dsearch.store import Page
-from dsearch.training.data.clicks import ClickGrades, ClickOptions, graded_pages
+from dsearch.training.data.clicks import (
+    ClickGrades,
+    ClickOptions,
+    Propensities,
+    even_propensities,
+    graded_pages,
+    propensities_from_pages,
+)
 from dsearch.training.data.examples import Examples, examples_from_judgements
-from dsearch.training.data.propensity import Propensities, even_propensities, propensities_from_pages
 from dsearch.training.finetune.head import TrainingResult, finetune
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.loop import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import TrainingOptions, feedback_options
 from dsearch.training.ranking import Ranking

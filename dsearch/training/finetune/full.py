@@ -25,8 +25,9 @@ from dsearch.errors import InvalidRequest, amount
 from dsearch.index.tokens import DocumentTokens, TokenTable
 from dsearch.store import Passages
 from dsearch.training.data.examples import STRENGTHS, Examples, with_query_keys
-from dsearch.training.finetune.full_stage import train_stage_of_full
 from dsearch.training.finetune.head import TrainingResult
+from dsearch.training.finetune.second_stage import train_stage_of_full
+from dsearch.training.full_task import FullOptions, MovingIndex, train_full
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.gate.held_out import MOST, Answers, HeldOut, headroom, split_folds
 from dsearch.training.gate.selection import (
@@ -38,12 +39,9 @@ from dsearch.training.gate.selection import (
     reweighed,
 )
 from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.loop import TrainingDiverged, Watch
-from dsearch.training.loop.moving_index import MovingIndex
-from dsearch.training.loop.observer import Epoch, Observer, Student
+from dsearch.training.loop.loop import Epoch, Observer, Student, TrainingDiverged, Watch
 from dsearch.training.loop.run_folder import ReadingStage, RunFolder
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.scopes.full import FullOptions, train_full
 from dsearch.types import Progress
 
 _ENCODED_AT_A_TIME = 256

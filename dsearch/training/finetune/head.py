@@ -1,41 +1,345 @@
 """`finetune`: cross-validate a training on held-out queries, train on all, and evaluate the gain.
 
+Every held-out query is answered at each checkpoint, and after the last one in each way that the head may be
+served (selection.py). `finetune` chooses from all those answers together.
+
 `queries_of`: the queries that it learned from, stored with the model to tell them apart in evaluations.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from jaxtyping import Float32
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.encoder import EncoderChange, TextEncoder
 from dsearch.engine import EncodedDocuments
 from dsearch.engine.models.training_record import LearnedQueries, query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import AnsweredQueries
+from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.second_stage import FoldHeads, TrainedStage
-from dsearch.training.finetune.training import Trainings, as_served, checkpoints_of
+from dsearch.training.finetune.second_stage import FoldHeads, OwnQueries, TrainedStage
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
-from dsearch.training.gate.held_out import Headroom, headroom
+from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, Headroom, HeldOut, headroom, split_folds
 from dsearch.training.gate.selection import (
+    KEYWORD_FACTORS,
+    MEMORY_SHARES,
+    SHARES,
     CheckpointChoice,
     CrossFitted,
     FoldAnswers,
+    ServingChoice,
     cross_fitted,
+    on_device_of,
+    part_of_the_way,
+    reweighed,
     with_memory,
 )
-from dsearch.training.loop.observer import Observer, Student
-from dsearch.training.loop.run_folder import RunFolder
+from dsearch.training.head_task import MakeTask, new_head, train_student
+from dsearch.training.loop.loop import Epoch, Observer, Student, TrainingDiverged, Watch
+from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions
-from dsearch.training.scopes.head import MakeTask, new_head
-from dsearch.training.tune import MIN_QUERIES, ChosenSetting, Trials, TunedSearch, head_of, setting_of
+from dsearch.training.tune import (
+    HOP_STRENGTHS,
+    MIN_QUERIES,
+    ChosenSetting,
+    Trials,
+    TunedSearch,
+    head_of,
+    setting_of,
+)
+
+MIN_HELD_OUT = 10  # with fewer, held-out queries say nothing; all epochs are run
+_SERVED = "served"  # what answers in each way of serving are kept as
+_CHECKPOINTS = 10  # of a training run, at which held-out queries are ranked
+
+
+@dataclass(frozen=True, slots=True)
+class FoldParts:
+    """The parts of a fold's searches; none of them has learned from the fold's queries.
+
+    Attributes:
+        queries: indices of the fold's queries that were ranked.
+        start: the live search.
+        tuned: the search that needs no training, with its memory.
+        beginning: of the training, in the shape of `trained`.
+        trained: head after the last checkpoint.
+        memory: beside it; None without one.
+        plain: heads after each checkpoint, by its number from 1, to be served as they are; empty with an
+            encoder that learned.
+        own: the fold's queries by an encoder that learned; None for the collection's.
+    """
+
+    queries: list[int]
+    start: Head
+    tuned: Head
+    beginning: Head
+    trained: Head
+    memory: QueryMemory | None
+    plain: dict[int, Head]
+    own: OwnQueries | None = None
+
+    def heads(self, choice: CheckpointChoice) -> FoldHeads:
+        """The heads by candidate; "head" as chosen, left out where that checkpoint's was not kept."""
+        heads = {"start": self.start, "tuned": self.tuned}
+        served = choice.served
+        if served is not None:
+            heads["head"] = with_memory(
+                as_served(self.trained, self.beginning, served), self.memory, served.memory
+            )
+        elif choice.checkpoint in self.plain:
+            heads["head"] = self.plain[choice.checkpoint]
+        return FoldHeads(self.queries, heads, self.own)
+
+
+def as_served(head: Head, beginning: Head, served: ServingChoice) -> Head:
+    """Head trained from `beginning`, with the settings that held-out queries chose."""
+    head = reweighed(part_of_the_way(beginning, head, served.share), served.keywords)
+    other = deepcopy(head)
+    with torch.no_grad():
+        other.hop_strength.fill_(served.hop)
+    return other
+
+
+@dataclass(frozen=True, slots=True)
+class Trainings:
+    """The trainings of one run.
+
+    Attributes:
+        examples: queries and their documents.
+        options: options of the training.
+        start: head of the live model.
+        encoder: encoder to train too; None for a frozen one.
+        device: device of the training.
+        run: folder of checkpoints, answers and metrics; an interrupted run resumes from it.
+        observer: receives epochs and progress; may stop it.
+        task: function that creates the task, over documents that are stored elsewhere.
+        parts: of each fold that was trained in this process, for a second stage.
+    """
+
+    examples: Examples
+    options: TrainingOptions
+    start: Head
+    encoder: TextEncoder | None
+    device: str
+    run: RunFolder | None
+    observer: Observer
+    task: MakeTask | None = None
+    parts: list[FoldParts] = field(default_factory=list[FoldParts])
+
+    def held_out_folds(
+        self, checkpoints: list[int], trials: Trials | None, memories: MemoryTrials | None = None
+    ) -> list[FoldAnswers]:
+        """Answers of each fold by trainings without it, until enough queries were held out once.
+
+        Args:
+            checkpoints: epochs after which the fold is ranked.
+            trials: initial settings, chosen without the fold; None for `start`.
+            memories: query memories beside them, likewise; None for no memory.
+        """
+        examples, options = self.examples, self.options
+        if options.folds == 0 or len(examples) < MIN_HELD_OUT:
+            return []
+        folds: list[FoldAnswers] = []
+        for number, part in enumerate(split_folds(examples, options.folds, options.seed)):
+            if sum(len(fold.before) for fold in folds) >= ENOUGH:
+                break
+            folds.append(self._fold(number, part, checkpoints, trials, memories))
+        return folds
+
+    def on_all(self, epochs: int, start: Head) -> Student:
+        """Train on all examples, for this number of epochs of the schedule."""
+        stage = None if self.run is None else self.run.stage("train")
+
+        def report(epoch: Epoch, student: Student) -> bool:
+            return self._tell("train", stage, epoch, student)
+
+        return self._train(self.examples, "train", stage, epochs, start, report)
+
+    def _fold(
+        self,
+        number: int,
+        part: list[int],
+        checkpoints: list[int],
+        trials: Trials | None,
+        memories: MemoryTrials | None,
+    ) -> FoldAnswers:
+        examples, options = self.examples, self.options
+        training = examples.subset(sorted(set(range(len(examples))) - set(part)))
+        ranked = part
+        if len(part) > MOST:
+            ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
+        held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
+        stage = None if self.run is None else self.run.stage(f"fold-{number}")
+        now = before = held_out.answers(self.start)
+        start, strength = self.start, self.start.hop_strength.item()
+        hops = [strength]
+        if trials is not None:
+            setting = trials.choose(without=part).setting
+            start, strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
+            before = held_out.answers(start)
+            hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
+        tuned, beside = before, None if memories is None else memories.choose(without=part).memory
+        searched = start
+        if beside is not None:
+            searched = with_memory(start, memory_of(training, beside), 1.0)
+            tuned = held_out.answers(searched)
+        # An encoder that learned is served whole: its head alone would not lead back.
+        shares = SHARES if self.encoder is None else (1.0,)
+        if beside is not None and self.encoder is None:
+            shares = (0.0, *shares)  # the tuned search with its memory
+        factors = (1.0,) if self.encoder is not None or trials is None else KEYWORD_FACTORS
+        after: dict[int, Answers] = {}
+        served: dict[ServingChoice, Answers] = {}
+        if stage is not None:  # what is there of before the run was interrupted
+            after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
+            by_score = stage.answers_in(_SERVED)
+            served = {
+                ServingChoice(*map(float, label.split())): answers for label, answers in by_score.items()
+            }
+        beginning = new_head(examples.states.shape[1], options, start)
+        learned: list[Student] = []
+        plain: dict[int, Head] = {}  # by number of the checkpoint
+
+        def rankings(choice: CheckpointChoice) -> AnsweredQueries | None:
+            of = choice.served
+            if of is None:
+                head = plain.get(choice.checkpoint)
+                return None if head is None else ranked_examples(held_out.examples, head)
+            student = learned[0]
+            head = reweighed(part_of_the_way(beginning, student.head, of.share), of.keywords)
+            head = deepcopy(head)
+            with torch.no_grad():
+                head.hop_strength.fill_(of.hop)
+            if beside is not None and of.memory:
+                memory = memory_of(training, beside, states=student.states(training))
+                head = with_memory(head, memory, of.memory)
+            own = replace(held_out.examples, states=student.states(held_out.examples))
+            return ranked_examples(own, head.eval())
+
+        def report(epoch: Epoch, student: Student) -> bool:
+            if epoch.number not in checkpoints:
+                return self._tell("validate", stage, epoch, student)
+            states = student.states(held_out.examples)
+            if self.encoder is None and self.task is None:
+                plain[checkpoints.index(epoch.number) + 1] = deepcopy(student.head).cpu().eval()
+            if epoch.number == checkpoints[-1]:
+                learned.append(student)
+                memory = None
+                if beside is not None:
+                    memory = memory_of(training, beside, states=student.states(training))
+                here = None if memory is None else on_device_of(student.head, memory)
+                for share in shares:
+                    head = part_of_the_way(beginning, student.head, share)
+                    if share:
+                        of_head = {
+                            ServingChoice(share, 0.0, factor): reweighed(head, factor) for factor in factors
+                        }
+                        served.update(_answers_by_hop(held_out, of_head, hops, states))
+                    if here is not None:  # which moves the answers more than a hop does: few are tried
+                        of_memory = {
+                            ServingChoice(share, 0.0, factor, memory=part): with_memory(
+                                reweighed(head, factor), here, part
+                            )
+                            for part in MEMORY_SHARES
+                            for factor in factors[:2]
+                        }
+                        served.update(_answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states))
+                answers = served[ServingChoice(1.0, strength)]
+                two_stages = self.encoder is None or options.stage_loss
+                if two_stages and self.task is None and examples.snapshot.tokens is not None:
+                    trained, own = deepcopy(student.head).cpu(), None
+                    if student.encoder is not None:
+                        own = OwnQueries(*student.encoder.encode_tokens(held_out.examples.texts, "query"))
+                    parts = FoldParts(ranked, self.start, searched, beginning, trained, memory, plain, own)
+                    self.parts.append(parts)
+            else:
+                answers = held_out.answers(student.head, states)
+            after[epoch.number] = answers
+            if stage is not None:
+                stage.keep_answers(f"epoch-{epoch.number}", answers)
+                if served:
+                    labels = {" ".join(map(repr, of)): answers for of, answers in served.items()}
+                    stage.keep_answers_in(_SERVED, labels)
+            epoch = replace(epoch, before=now.means(), after=answers.means())
+            return self._tell("validate", stage, epoch, student)
+
+        self._train(training, "validate", stage, None, start, report)
+        return FoldAnswers(
+            now,
+            before,
+            [after[epoch] for epoch in checkpoints],
+            served,
+            tuned,
+            np.array(ranked, np.int64),
+            rankings if learned else None,
+        )
+
+    def _train(
+        self,
+        examples: Examples,
+        name: str,
+        stage: Stage | None,
+        epochs: int | None,
+        start: Head,
+        report: Callable[[Epoch, Student], bool],
+    ) -> Student:
+        if stage is not None:
+            stage.forget_unfinished_metrics()
+        try:
+            return train_student(
+                examples,
+                self.options,
+                encoder=self.encoder,
+                start=start,
+                epochs=epochs,
+                device=self.device,
+                watch=Watch(name, self.observer, stage),
+                on_epoch=report,
+                task=self.task,
+            )
+        except TrainingDiverged as error:
+            if self.run is not None and error.good_epoch:
+                path = self.run.keep_last_good(error.student.head)
+                error.add_note(f"the head after epoch {error.good_epoch} is in {path}")
+            raise
+
+    def _tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:
+        if stage is not None:
+            stage.add_metrics(epoch, student)
+        self.observer.epoch(name, epoch)
+        return True
+
+
+def _answers_by_hop(
+    held_out: HeldOut,
+    heads: Mapping[ServingChoice, Head],
+    hops: Sequence[float],
+    states: Float32[np.ndarray, "queries encoder_dim"],
+) -> dict[ServingChoice, Answers]:
+    """Answers of heads that project alike, each with every hop strength."""
+    by_head = held_out.answers_of_alike(list(heads.values()), hops, states)
+    return {
+        way._replace(hop=hop): answers
+        for way, by_hop in zip(heads, by_head, strict=True)
+        for hop, answers in by_hop.items()
+    }
+
+
+def checkpoints_of(epochs: int) -> list[int]:
+    """Some ten epochs, the last among them."""
+    count = min(epochs, _CHECKPOINTS)
+    return sorted({round(epochs * (step + 1) / count) for step in range(count)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +415,7 @@ def finetune(
     Each training starts from the keyword weight, k1 and b, and hop strength that tuning chooses on its own
     queries, never on those held out for it (`options.tune`; else from `start`). It learns without a hop;
     which hop strength serves the trained head best, held-out queries say. So there are two candidates, the
-    tuned search and the head: see candidates.py for what is asked of each.
+    tuned search and the head; gate.py says what is required of each.
 
     The gate scores each fold at the checkpoint and hop strength that the *other* folds would choose (a single
     fold: each half of it): what is chosen on the queries that it is judged by looks better than it is.
@@ -264,7 +568,7 @@ def _trials(
     return Trials.of(examples, start=setting_of(start), seed=options.seed, observer=observer)
 
 
-MOST = 10_000  # embeddings that are kept, drawn where there are more: 15 MB at 384 numbers
+MOST_KEPT = 10_000  # embeddings that are kept, drawn where there are more: 15 MB at 384 numbers
 
 
 def queries_of(examples: Examples, seed: int) -> LearnedQueries:
@@ -272,7 +576,7 @@ def queries_of(examples: Examples, seed: int) -> LearnedQueries:
     if examples.source == "judgements":
         return LearnedQueries(examples.texts)
     states = examples.states
-    if len(states) > MOST:
-        drawn = np.random.default_rng(seed).choice(len(states), MOST, replace=False)
+    if len(states) > MOST_KEPT:
+        drawn = np.random.default_rng(seed).choice(len(states), MOST_KEPT, replace=False)
         states = states[np.sort(drawn)]
     return LearnedQueries(None, states)

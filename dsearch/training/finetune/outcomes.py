@@ -3,17 +3,29 @@
     feedback → a row for each query and key → γ, τ and c → gate
 
 Where the live version has no memory, γ, τ and c are chosen on the trusted queries, each fold by the others;
-the gate compares the rankings so chosen with those of what answers now. A live memory keeps its setting and
+the gate compares the rankings so chosen with those of the live version. A live memory keeps its setting and
 is judged with the new rows in it. No trusted query is answered by rows of the same query (cosine `ALIKE`).
 
 If the gate passes, the rows become rows of the collection, which a rollback of rows drops again, and the
 version that holds γ, τ and c goes live. If not, nothing is kept.
+
+The grade of a document in the row of a query and key is
+
+    grade(d) = what the key's users did with d, the best = 1      opened with profit, clicked, thumb up
+             = −`LEFT`                                            an agent saw it and left it; thumb down
+
+A key is the id of an API key, or of a client where there are no keys. However many rows a key has, they share
+at most `KEY_SHARE` of a query's attention (attention/memory_rows.py).
+
+`LEFT` = .2 was chosen on 500 simulated tasks over NFCorpus' training queries: held-out queries of three draws
+rise by .0039 ± .0020, without negatives by .0024 ± .0022, with .4 by .0018 ± .0027.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +37,73 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
 from dsearch.engine.state.remembered import memory_of_rows
 from dsearch.store import MemoryRow, Page
-from dsearch.training.data.outcomes import graded_queries
-from dsearch.training.data.propensity import Propensities
+from dsearch.training.data.clicks import ACTIONS, ClickOptions, Propensities, Reaction, reactions_of
 from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.memory_values import MemorySetting
+from dsearch.types import query_name
+
+LEFT = 0.2
+MOST_ROWS = 10_000  # of a batch; the newest
+
+
+@dataclass(frozen=True, slots=True)
+class GradedQuery:
+    """Acts of one key on the pages of one query, graded.
+
+    Attributes:
+        text: query as it was written.
+        key: id of an API key, or of a client.
+        grades: document → grade, the best 1, below 0 for what was left.
+        shown_s: time of its newest page, in seconds since 1970.
+    """
+
+    text: str
+    key: str
+    grades: Mapping[str, float]
+    shown_s: float
+
+
+def graded_queries(
+    pages: Iterable[Page], propensities: Propensities, options: ClickOptions | None = None
+) -> tuple[list[GradedQuery], dict[str, int]]:
+    """Rows of all pages, the newest first; and how many were left out, by reason."""
+    options = options or ClickOptions()
+    left_out: Counter[str] = Counter()
+    pages = list(pages)
+    newest: dict[tuple[str, str], tuple[float, str]] = {}
+    for page in pages:
+        impression = page.impression
+        for key in {event.key for event in page.events}:
+            at = query_name(impression.query), key
+            newest[at] = max(newest.get(at, (impression.shown_s, "")), (impression.shown_s, impression.query))
+    graded: list[GradedQuery] = []
+    for name, documents in reactions_of(pages, propensities, options.clip, left_out).items():
+        for key in sorted({key for keys in documents.values() for key in keys}):
+            grades = _grades({id: keys[key] for id, keys in documents.items() if key in keys})
+            if grades:
+                shown_s, text = newest[name, key]
+                graded.append(GradedQuery(text, key, grades, shown_s))
+    graded.sort(key=lambda row: (-row.shown_s, row.key, row.text))
+    left_out["queries of an older date than the newest of a batch"] += max(len(graded) - MOST_ROWS, 0)
+    return graded[:MOST_ROWS], {why: n for why, n in left_out.items() if n}
+
+
+def _grades(documents: Mapping[str, Reaction]) -> dict[str, float]:
+    """Grades by one key; empty if nothing was of use."""
+    liked: dict[str, float] = {}
+    for id, acts in documents.items():
+        worth = acts.mass if acts.profit is None else acts.profit * acts.mass / max(acts.clicks, 1)
+        worth = max(worth, ACTIONS["thumbs_up"].grade) if acts.up > 0 else worth
+        if worth > 0 and acts.up >= 0:
+            liked[id] = worth
+    if not liked:
+        return {}
+    best = max(liked.values())
+    left = {id: -LEFT for id, acts in documents.items() if acts.up < 0 or acts.profit == 0}
+    return {**left, **{id: worth / best for id, worth in liked.items()}}
+
 
 SCOPE = "outcomes"  # of the record of such a version
 SOURCE = "clicks"  # of its rows

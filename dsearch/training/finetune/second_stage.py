@@ -1,15 +1,15 @@
-"""Fit a second stage (attention/retrieval/second_stage.py) on judged queries, and judge it.
+"""Train a second stage behind a search of a training, fitted by stage_fit.py, and judge it.
 
-    l(q, d) = β (s₁(q, d) + γ M + Σ u x) over the best candidates of the first stage
+Scores of the first stage have to be those of queries that it did not learn from. It is one of three searches:
 
-is linear in (γ, u), which are pulled towards (0, 0), where hybrid search answers as before; β is free, for
-the order does not depend on it. First γ alone is tried on a grid, then the linear model with several pulls;
-other queries choose among them. A reranker's score is one more feature; it has to bring more than its
-standard error over the best that goes without.
-
-Scores of the first stage have to be those of queries that it did not learn from, so each fold of the training
-is scored by the head (and the memory) that was trained without it (`FoldHeads`). What is chosen and fitted on
-four parts of those queries answers the fifth; the gate compares these answers with the first stage's.
+    a head            each fold of its training is scored by the head (and the memory) that was trained
+                      without it (`FoldHeads`). What is chosen and fitted on four parts of those queries
+                      answers the fifth; the gate compares these answers with the first stage's
+    a tuned search    only γ is fitted (`fit_strength`), and each query is answered by the γ of the others:
+                      with a few dozen queries one number can be chosen, and ten weights cannot
+    scope full        the encoder learned without the held-out queries, so the stage is fitted to these over
+                      the documents as that encoder sees them; documents that it learned by count as seen. It
+                      becomes part of the same version, for tokens belong to their encoder
 """
 
 from __future__ import annotations
@@ -17,51 +17,43 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int64
 
-from dsearch.attention.late_interaction import FEATURES, START_STRENGTH, RerankerIdentity
+from dsearch.attention.late_interaction import FEATURES, RerankerIdentity
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.encoder import TextTokens
+from dsearch.encoder import LearningEncoder, TextTokens
+from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, Snapshot
+from dsearch.engine.models.documents import encoded_state
 from dsearch.engine.models.training_record import query_statistics
-from dsearch.engine.snapshot import QueryTokens, query_tokens
+from dsearch.engine.search.queries import tokens_of
+from dsearch.engine.snapshot import NONE, QueryTokens, query_tokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune.choice_model import fit_choice
-from dsearch.training.finetune.lists import CandidateLists, lists_of
+from dsearch.training.finetune.stage_fit import (
+    FOLDS,
+    METHODS,
+    STRENGTHS,
+    CandidateLists,
+    FitMethod,
+    chosen_method,
+    fitted,
+    lists_of,
+    stage_with,
+)
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
 from dsearch.training.relevant import ndcg_at_10
+from dsearch.training.tune import MOST_QUERIES, TunedSearch
 
 SCOPE = "second stage"  # of its record
-STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.5)
-PULLS = (0.03, 0.1, 0.3, 1.0)
 MIN_QUERIES = 40
-_FOLDS = 5
-
-
-class FitMethod(NamedTuple):
-    """Manner of fitting a second stage: γ as it is, or everything with this pull to nothing.
-
-    Attributes:
-        strength: γ.
-        pull: of all weights; None leaves γ alone.
-        reranked: whether a reranker has a weight.
-    """
-
-    strength: float = 0.0
-    pull: float | None = None
-    reranked: bool = False
-
-
-TERMS_OF_UNTRAINED = torch.tensor([START_STRENGTH, *(0.0 for _ in FEATURES)])  # (γ, u)
-WAYS = (FitMethod(), *(FitMethod(strength=of) for of in STRENGTHS), *(FitMethod(pull=of) for of in PULLS))
-RERANKED_WAYS = tuple(FitMethod(pull=of, reranked=True) for of in PULLS)
 
 
 class OwnQueries(NamedTuple):
@@ -103,79 +95,6 @@ class FoldHeads:
         return replace(examples, states=states), tokens
 
 
-def fitted(lists: CandidateLists, way: FitMethod) -> Float[Tensor, " terms"]:
-    """(γ, u, v) by these queries.
-
-    A reranker whose weight would be below 0 has none, and the others are fitted without it.
-    """
-    open_to = torch.ones(lists.features.shape[2])
-    if lists.reranked and not way.reranked:
-        open_to[-1] = 0.0
-    weights = _fitted(lists, way, open_to)
-    if lists.reranked and weights[-1] < 0:
-        open_to[-1] = 0.0
-        weights = _fitted(lists, way, open_to)
-    return weights
-
-
-def _fitted(
-    lists: CandidateLists, way: FitMethod, open_to: Float[Tensor, " terms"]
-) -> Float[Tensor, " terms"]:
-    terms = lists.features.shape[2]
-    start = torch.zeros(terms)
-    if way.pull is None:
-        start[0] = way.strength
-        return start
-    judged = torch.as_tensor(lists.grades.sum(1) > 0)
-    if not judged.any():
-        return start
-    features, scores = lists.features[judged].double(), lists.scores[judged].double()
-    present = (scores > -torch.inf)[..., None]
-    grades = torch.as_tensor(lists.grades)[judged].double()
-    target = grades / grades.sum(1, keepdim=True)
-    # Constants of a query cancel in the softmax; on a common scale one pull serves all.
-    inputs, of_features = _standardised(features, present)
-    inputs = inputs * open_to
-    of_first, of_scores = _standardised(scores.nan_to_num(neginf=0.0)[..., None], present)
-    weights = fit_choice(
-        of_first[..., 0].numpy(), inputs.numpy(), present[..., 0].numpy(), target.numpy(), way.pull
-    )
-    return (torch.as_tensor(weights) * open_to / of_features * of_scores).float()
-
-
-def _standardised(values: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Values less their mean of the query, by their deviation; and that."""
-    centred = torch.where(present, values - _means(values, present), 0.0)
-    deviation = (centred.square().sum((0, 1)) / present.sum()).sqrt().clamp_min(1e-4)
-    return centred / deviation, deviation
-
-
-def _means(features: Tensor, present: Tensor) -> Tensor:
-    return (features * present).sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp_min(1)
-
-
-def chosen_way(lists: CandidateLists, examples: Examples, seed: int) -> FitMethod:
-    """The way that answers other queries best; none where it gains less than its standard error.
-
-    One with a reranker has to gain more than that over the best without it.
-    """
-    fold = np.random.default_rng([seed, 3]).permutation(len(lists)) % _FOLDS
-    ways = (*WAYS, *RERANKED_WAYS) if lists.reranked else WAYS
-    values = np.zeros((len(ways), len(lists)))
-    for number in range(_FOLDS):
-        mine, others = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
-        part, rest = lists.subset(mine), lists.subset(others)
-        relevant = [examples.relevant[i] for i in part.queries]
-        for row, way in enumerate(ways):
-            values[row, mine] = ndcg_at_10(part.ranked(fitted(rest, way)), relevant)
-    best = int(values[: len(WAYS)].mean(1).argmax())
-    best = best if _is_clear(values[best] - values[0]) else 0
-    if lists.reranked:
-        other = len(WAYS) + int(values[len(WAYS) :].mean(1).argmax())
-        best = other if _is_clear(values[other] - values[best]) else best
-    return ways[best]
-
-
 @dataclass(frozen=True, slots=True)
 class TrainedStage:
     """A second stage and its evaluation.
@@ -183,14 +102,14 @@ class TrainedStage:
     Attributes:
         base: the search that it follows: "start", "tuned" or "head".
         stage: fitted on all queries.
-        way: how.
+        method: how.
         gate: report on held-out queries, against that search alone.
         record: as JSON.
     """
 
     base: str
     stage: SecondStage
-    way: FitMethod
+    method: FitMethod
     gate: GateReport
     record: dict[str, Any]
 
@@ -234,17 +153,17 @@ def train_second_stage(
     lists = CandidateLists.joined(of_folds)
     before, after = _crossed(lists, examples, seed, learned)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
-    way = chosen_way(lists, examples, seed)
-    stage = stage_with(fitted(lists, way), reranker if way.reranked else None)
-    record = stage_record(examples, lists, base, way, stage, report, seed, started)
-    return TrainedStage(base, stage, way, report, record)
+    method = chosen_method(lists, examples, seed)
+    stage = stage_with(fitted(lists, method), reranker if method.reranked else None)
+    record = stage_record(examples, lists, base, method, stage, report, seed, started)
+    return TrainedStage(base, stage, method, report, record)
 
 
 def stage_record(
     examples: Examples,
     lists: CandidateLists,
     base: str,
-    way: FitMethod,
+    method: FitMethod,
     stage: SecondStage,
     report: GateReport,
     seed: int,
@@ -259,7 +178,7 @@ def stage_record(
         "second_stage": {
             "base": base,
             "rerank_candidates": RERANK_CANDIDATES,
-            "way": way._asdict(),
+            "way": method._asdict(),
             "strength": stage.strength.item(),
             "features": dict(zip(FEATURES, stage.feature_weights.tolist(), strict=True)),
             "reranker": None if stage.reranker is None else list(stage.reranker),
@@ -274,8 +193,8 @@ def stage_record(
 def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a training's second stage: its fit, its verdict and the reason, and both in `text`."""
     about, gate = record["second_stage"], record["gate"]
-    way = FitMethod(**about["way"])
-    how = "no second stage" if way == WAYS[0] else _described(way)
+    method = FitMethod(**about["way"])
+    how = "no second stage" if method == METHODS[0] else _described(method)
     if about.get("reranker"):
         how += f", reranker {about['reranker'][0]} {about['reranker_weight']:+.4g}"
     return {
@@ -290,16 +209,6 @@ def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def stage_with(weights: Float[Tensor, " terms"], reranker: RerankerIdentity | None = None) -> SecondStage:
-    """A second stage with these weights."""
-    stage = SecondStage(strength=weights[0].item(), reranker=reranker)
-    with torch.no_grad():
-        stage.feature_weights.copy_(weights[1 : 1 + len(FEATURES)])
-        if stage.reranker_weight is not None:
-            stage.reranker_weight.copy_(weights[-1])
-    return stage.eval()
-
-
 def _crossed(
     lists: CandidateLists, examples: Examples, seed: int, learned: Sequence[int]
 ) -> tuple[Answers, Answers]:
@@ -311,7 +220,7 @@ def _crossed(
         training, mine = lists.subset(rest), lists.subset(part)
         taught = examples.subset([*training.queries.tolist(), *learned])
         held_out = HeldOut(examples.subset(mine.queries.tolist()), taught)
-        weights = fitted(training, chosen_way(training, examples, seed))
+        weights = fitted(training, chosen_method(training, examples, seed))
         befores.append(held_out.answers_to(mine.ranked(torch.zeros_like(weights))))
         afters.append(held_out.answers_to(mine.ranked(weights)))
         places += part
@@ -319,18 +228,164 @@ def _crossed(
     return joined(befores).subset(order), joined(afters).subset(order)
 
 
-def _is_clear(gains: Float[np.ndarray, " queries"]) -> bool:
-    """True if the mean is above its standard error."""
-    return len(gains) > 0 and bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
-
-
 def _parts(lists: CandidateLists, examples: Examples, seed: int) -> Iterator[tuple[list[int], list[int]]]:
     covered = examples.subset(lists.queries.tolist())
     every = set(range(len(lists)))
-    for part in split_folds(covered, _FOLDS, seed):
+    for part in split_folds(covered, FOLDS, seed):
         if part:
             yield part, sorted(every - set(part))
 
 
-def _described(way: FitMethod) -> str:
-    return f"strength {way.strength:g}" if way.pull is None else f"linear, pull {way.pull:g}"
+def _described(method: FitMethod) -> str:
+    return f"strength {method.strength:g}" if method.pull is None else f"linear, pull {method.pull:g}"
+
+
+FEWEST_FOR_STRENGTH = 20
+STRENGTH_METHODS = (METHODS[0], *(FitMethod(strength=of) for of in STRENGTHS))
+
+
+@dataclass(frozen=True, slots=True)
+class StrengthChoice:
+    """Choices of γ.
+
+    Attributes:
+        method: by all queries.
+        left_out: for each query the number of the method that the other queries choose.
+    """
+
+    method: FitMethod
+    left_out: list[int]
+
+
+def strength_behind(
+    collection: Collection, tuned: TunedSearch, examples: Examples, *, gate: Gate, seed: int
+) -> TrainedStage | None:
+    """Fit γ behind what answers after a tuning; None without tokens, and with too few queries."""
+    base = "tuned" if tuned.gate.passed else "start" if collection.live_model == UNTRAINED else None
+    if base is None or examples.snapshot.tokens is None:
+        return None
+    if len(examples) > MOST_QUERIES:
+        drawn = np.random.default_rng(seed).permutation(len(examples))[:MOST_QUERIES]
+        examples = examples.subset(np.sort(drawn).tolist())
+    tokens = tokens_of(collection, examples.texts, examples.snapshot)
+    head = tuned.head if base == "tuned" else collection.head(UNTRAINED)
+    return fit_strength(examples, tokens, head, base, gate=gate, seed=seed)
+
+
+def fit_strength(
+    examples: Examples,
+    tokens: Sequence[QueryTokens],
+    head: Head,
+    base: str,
+    *,
+    gate: Gate | None = None,
+    seed: int = 0,
+) -> TrainedStage | None:
+    """Fit γ behind a head; None with too few queries.
+
+    Args:
+        examples: judged queries.
+        tokens: of each.
+        head: the search that it follows, of a few scalars at most.
+        base: its name in the record: "start" or "tuned".
+        gate: requirements.
+        seed: random seed of the gate.
+    """
+    started = time.monotonic()
+    if len(examples) < FEWEST_FOR_STRENGTH:
+        return None
+    lists = lists_of(examples, tokens, head, range(len(examples)))
+    ranked = [lists.ranked(terms_of(method)) for method in STRENGTH_METHODS]
+    values = np.stack([ndcg_at_10(of, examples.relevant) for of in ranked])
+    choice = chosen_strength(values)
+    held_out = HeldOut(examples, examples.subset([]))
+    crossed = np.stack([ranked[number][row] for row, number in enumerate(choice.left_out)])
+    before, after = held_out.answers_to(ranked[0]), held_out.answers_to(crossed)
+    report = judge(before, after, gate, queries=lists.queries, seed=seed)
+    stage = stage_with(terms_of(choice.method))
+    record = stage_record(examples, lists, base, choice.method, stage, report, seed, started)
+    return TrainedStage(base, stage, choice.method, report, record)
+
+
+def chosen_strength(values: Float[np.ndarray, "methods queries"]) -> StrengthChoice:
+    """Choose γ by the measures of each method: by all queries, and for each query by the others.
+
+    The best on average, if it gains more than its standard error over no second stage.
+    """
+    gains = values - values[:1]
+    count = values.shape[1]
+    others = max(1, count - 1)
+    means = (gains.sum(1, keepdims=True) - gains) / others
+    squares = (np.square(gains).sum(1, keepdims=True) - np.square(gains)) / others
+    best = means.argmax(0)
+    at = (best, np.arange(count))
+    error = np.sqrt(np.maximum(squares[at] - means[at] ** 2, 0.0) / others)
+    of_all = int(gains.mean(1).argmax())
+    clear = gains[of_all].mean() > gains[of_all].std() / np.sqrt(count)
+    method = STRENGTH_METHODS[of_all] if clear else METHODS[0]
+    return StrengthChoice(method, np.where(means[at] > error, best, 0).tolist())
+
+
+def terms_of(method: FitMethod) -> Float[torch.Tensor, " terms"]:
+    """(γ, 0) of a method without features."""
+    terms = torch.zeros(1 + len(FEATURES))
+    terms[0] = method.strength
+    return terms
+
+
+_BASE = "head"
+
+
+def train_stage_of_full(
+    collection: Collection,
+    examples: Examples,
+    held_out: Sequence[int],
+    encoder: LearningEncoder,
+    documents: EncodedDocuments,
+    head: Head,
+    *,
+    gate: Gate | None,
+    seed: int,
+) -> TrainedStage | None:
+    """Fit a second stage to follow a trained encoder; None without tokens, or with too few queries.
+
+    The documents are built in a temporary folder, as large as their generation will be.
+
+    Args:
+        collection: of the documents.
+        examples: judged queries, those that the encoder learned by among them.
+        held_out: indices of those that it did not learn by.
+        encoder: the trained one.
+        documents: encoded by it, with their tokens.
+        head: ranks by its embeddings.
+        gate: requirements.
+        seed: random seed of the folds.
+    """
+    if documents.tokens is None or not held_out:
+        return None
+    texts = [examples.texts[at] for at in held_out]
+    states, raw = encoder.encode_tokens(texts, "query")
+    learned = sorted(set(range(len(examples))) - set(held_out))
+    mine = replace(examples.subset([*held_out, *learned]), cache=None)
+    mine.states[: len(held_out)] = states
+    own = range(len(held_out))
+    with TemporaryDirectory() as folder:
+        state = encoded_state(Path(folder), collection.store, documents, encoder.identity)
+        over = _over(mine, state)
+        tokens = [query_tokens(of, text, over.snapshot) for of, text in zip(raw, texts, strict=True)]
+        fold = FoldHeads(list(own), {_BASE: head})
+        return train_second_stage(
+            over, tokens, [fold], _BASE, gate=gate, seed=seed, learned=range(len(own), len(mine))
+        )
+
+
+def _over(examples: Examples, state: Snapshot) -> Examples:
+    """The examples over another state with the same documents, whose positions differ."""
+
+    def moved(positions: Int64[np.ndarray, " _"]) -> Int64[np.ndarray, " _"]:
+        return state.positions_of(examples.snapshot.rows(positions))
+
+    relevant = [(moved(at), grades) for at, grades in examples.relevant]
+    relevant = [(at[at != NONE], grades[at != NONE]) for at, grades in relevant]
+    hidden = None if examples.hidden is None else [moved(at) for at in examples.hidden]
+    return replace(examples, snapshot=state, relevant=relevant, hidden=hidden)

@@ -21,7 +21,7 @@ embedding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Interval, bootstrap_columns
-from dsearch.jobs import BALANCED, MARGIN, RISKS
+from dsearch.jobs import BALANCED, MARGIN, RISKS, SavingJob
 from dsearch.products import product
 from dsearch.training.gate.decision import (
     FLAT,
@@ -455,3 +455,31 @@ def overlap_of_canaries(
 
     shares = [len(a & b) / depth for a, b in zip(nearest(before), nearest(after), strict=True)]
     return float(np.mean(shares))
+
+
+def judge_scores(job: SavingJob) -> GateReport:
+    """The gate's report on scores by the live version and by another one.
+
+    Raises:
+        InvalidRequest: scores that are no pairs, options that exclude each other.
+    """
+    job.check()
+    if job.before is None or job.after is None:
+        raise InvalidRequest("no scores to judge by; give before and after")
+    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+    return judge(answers_of(job.before), answers_of(job.after), gate, measure=job.measure, seed=job.seed)
+
+
+def verdict_of(report: GateReport, compared_with: str | None) -> dict[str, Any]:
+    """Members of a version's record: what a verdict says, and of a comparison with which live version."""
+    return {
+        "examples": report.slice("all").queries,
+        "gate": report.to_dict(),
+        "compared_with": compared_with,
+    }
+
+
+def answers_of(scores: Sequence[float]) -> Answers:
+    """Scores as answers; of examples that are no queries nothing is seen or unseen."""
+    numbers = np.asarray(scores, np.float64)
+    return Answers(numbers, np.zeros(len(numbers), bool), numbers)

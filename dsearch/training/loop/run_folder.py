@@ -23,7 +23,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -36,7 +36,9 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.durable import replace_file
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.loop.observer import Epoch, Student
+
+if TYPE_CHECKING:
+    from dsearch.training.loop.loop import Epoch, Student
 
 FORMAT = 2
 _LIVE = "live_at_start"

@@ -19,7 +19,7 @@ from dsearch.service.routes import tasks
 from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
 from dsearch.service.tasks.results import register_made
 from dsearch.training import JobResult, run_training, summary
-from dsearch.training.finetune import second_stage
+from dsearch.training.finetune import second_stage, stage_fit
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
     """Result of a training in an equal collection; how a stage is fitted is not chosen by trials here."""
     home = tmp_path_factory.mktemp("learned") / "home"
     with pytest.MonkeyPatch.context() as patch, SearchEngine(home, encoder=HashingEncoder) as engine:
-        patch.setattr(second_stage, "chosen_way", lambda *_: second_stage.WAYS[1])
+        patch.setattr(second_stage, "chosen_method", lambda *_: stage_fit.METHODS[1])
         collection, queries, judgements = judged_collection(engine)
         job = TrainingJob(queries=queries, judgements=judgements, epochs=2, memory=False, tune=False)
         return run_training(collection, job)

@@ -46,14 +46,14 @@ class Edit:
 EXTENSIONS: dict[str, list[Edit]] = {
     "objective": [
         Edit(
-            "training/losses/losses.py",
+            "training/losses/objectives.py",
             "class TargetLoss(NamedTuple):",
             "def toy_loss(log_weights: Tensor, target: Tensor) -> Tensor:\n"
             "    return -(target * log_weights.log_softmax(-1).exp()).sum(-1).mean()\n\n\n",
             before=True,
         ),
         Edit(
-            "training/losses/losses.py",
+            "training/losses/objectives.py",
             '"marginal": TargetLoss("whole", marginal_likelihood),',
             '    "toy-objective": TargetLoss("whole", toy_loss),\n',
         ),

@@ -23,8 +23,8 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder
 from dsearch.engine import SearchEngine
 from dsearch.training import Student
+from dsearch.training.full_task import FullOptions, FullTask
 from dsearch.training.loop.distributed import joined
-from dsearch.training.scopes.full import FullOptions, FullTask
 
 
 def main(folder: str, home: str, rank: str, count: str, port: str, out: str) -> None:

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsearch.store import Event, Impression, Page
-from dsearch.training.data.actions import ACTIONS, outsiders
-from dsearch.training.data.clicks import MANY_KEYS, ClickOptions, graded_pages
-from dsearch.training.data.propensity import assumed_propensities, even_propensities
+from dsearch.training.data.clicks import (
+    ACTIONS,
+    MANY_KEYS,
+    ClickOptions,
+    assumed_propensities,
+    even_propensities,
+    graded_pages,
+    outsiders,
+)
 
 IDS = tuple(f"d{k}" for k in range(1, 11))
 THETA = assumed_propensities(1.0)  # position k is looked at with probability 1 / k

@@ -10,11 +10,11 @@ from support.sizes import by_size
 
 from dsearch.engine.feedback import explored
 from dsearch.store import Event, Impression, Page
-from dsearch.training.data.actions import factors_of
-from dsearch.training.data.propensity import (
+from dsearch.training.data.clicks import (
     POSITIONS,
     assumed_propensities,
     even_propensities,
+    factors_of,
     propensities_from_pages,
     propensities_from_wins,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsearch.training.finetune.choice_model import _Choice, fit_choice  # pyright: ignore[reportPrivateUsage]
+from dsearch.training.finetune.stage_fit import _Choice, fit_choice  # pyright: ignore[reportPrivateUsage]
 
 
 def drawn(seed: int, *, scores_tell: float = 0.3, inputs_tell: float = 0.3) -> tuple[np.ndarray, ...]:

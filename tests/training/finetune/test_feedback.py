@@ -22,11 +22,11 @@ from dsearch.training import (
     finetune_from_feedback,
     train_head,
 )
-from dsearch.training.data.propensity import even_propensities
+from dsearch.training.data.clicks import even_propensities
 from dsearch.training.finetune.feedback import TrustedSlice, judged_by_trusted
+from dsearch.training.head_task import _Batches
 from dsearch.training.losses.objectives import OBJECTIVES
 from dsearch.training.ranking import Ranking
-from dsearch.training.scopes.head import _Batches
 from dsearch.types import Document
 
 COUNT = 60

@@ -19,12 +19,11 @@ from dsearch.jobs import TrainingJob
 from dsearch.training import FullOptions, examples_from_judgements, finetune_full
 from dsearch.training.finetune import second_stage as stages
 from dsearch.training.finetune.full import encoded_documents
-from dsearch.training.finetune.full_stage import _over  # pyright: ignore[reportPrivateUsage]
-from dsearch.training.finetune.lists import lists_of
-from dsearch.training.finetune.second_stage import FitMethod
+from dsearch.training.finetune.second_stage import _over  # pyright: ignore[reportPrivateUsage]
+from dsearch.training.finetune.stage_fit import FitMethod, lists_of
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, split_folds
-from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.loop import Observer
 from dsearch.training.run import run_training
 from dsearch.types import Document
 
@@ -56,7 +55,7 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Answers, Answers]]:
     for module in (FULL, stages):
         monkeypatch.setattr(module, "judge", passed)
     monkeypatch.setattr(stages, "MIN_QUERIES", 4)
-    monkeypatch.setattr(stages, "chosen_way", lambda *_: FitMethod(strength=0.5))
+    monkeypatch.setattr(stages, "chosen_method", lambda *_: FitMethod(strength=0.5))
     return judged
 
 

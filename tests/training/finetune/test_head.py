@@ -28,8 +28,8 @@ from dsearch.training import (
 )
 from dsearch.training.gate.held_out import Answers, HeldOut, split_folds
 from dsearch.training.gate.selection import FoldAnswers, kept_checkpoint
+from dsearch.training.head_task import TrainingDiverged
 from dsearch.training.losses.objectives import OBJECTIVES, retention
-from dsearch.training.scopes.head import TrainingDiverged
 from dsearch.types import Document, Query, SearchResult
 
 PAIRS = 60
@@ -318,7 +318,7 @@ def test_folds_are_held_out_until_it_is_enough(
     assert everything.gate.slice("all").queries == PAIRS
     assert everything.gate.slice("seen").queries == 0  # no two queries share a document
     assert everything.record["gate"]["canary_overlap"] == everything.gate.canary_overlap
-    monkeypatch.setattr(import_module("dsearch.training.finetune.training"), "ENOUGH", 20)
+    monkeypatch.setattr(import_module("dsearch.training.finetune.head"), "ENOUGH", 20)
     one = trained(3)
     assert observer.stages == ["validate", "train"]
     assert one.gate.slice("all").queries == 20

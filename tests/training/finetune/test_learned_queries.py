@@ -51,7 +51,7 @@ def test_a_version_knows_the_queries_that_it_learned_from(
 def test_all_texts_are_kept_and_of_many_embeddings_some(
     examples: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head, "MOST", 7)
+    monkeypatch.setattr(head, "MOST_KEPT", 7)
     assert queries_of(examples, seed=0).texts == list(QUERIES.values())
     states = queries_of(replace(examples, source="clicks"), seed=0).states
     assert states is not None

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dsearch.attention.late_interaction import FEATURES
-from dsearch.training.finetune.lists import CandidateLists
+from dsearch.training.finetune.stage_fit import CandidateLists
 
 TERMS = 1 + len(FEATURES)
 

@@ -16,7 +16,7 @@ from dsearch.errors import Conflict
 from dsearch.jobs import TrainingJob
 from dsearch.store import Event, Impression, MemoryRow
 from dsearch.training import Gate, JobResult, TrainingOptions, examples_from_judgements, ranking, run_training
-from dsearch.training.data.propensity import even_propensities
+from dsearch.training.data.clicks import even_propensities
 from dsearch.training.finetune import outcomes as module
 from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.gate.held_out import Answers

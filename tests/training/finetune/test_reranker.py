@@ -29,8 +29,15 @@ from dsearch.service.tasks.results import register_made
 from dsearch.training import JobResult, run_training
 from dsearch.training.data.examples import examples_from_judgements
 from dsearch.training.finetune import second_stage
-from dsearch.training.finetune.lists import CandidateLists, lists_of
-from dsearch.training.finetune.second_stage import RERANKED_WAYS, WAYS, FitMethod, chosen_way, fitted
+from dsearch.training.finetune.stage_fit import (
+    METHODS,
+    RERANKED_METHODS,
+    CandidateLists,
+    FitMethod,
+    chosen_method,
+    fitted,
+    lists_of,
+)
 
 TERMS = 2 + len(FEATURES)
 QUERY = "a3 c5"
@@ -66,10 +73,10 @@ def by_reranker(opened: SearchEngine, folder: Path) -> tuple[Collection, Trainin
 
 @pytest.fixture(scope="module")
 def trained(by_reranker: tuple[Collection, TrainingJob]) -> tuple[Collection, TrainingJob, JobResult]:
-    """Trained once and registered once; chosen_way has tests of its own, and each choice is fifty fits."""
+    """Trained once and registered once; chosen_method has tests of its own, and each choice is fifty fits."""
     collection, job = by_reranker
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(second_stage, "chosen_way", lambda *_: RERANKED_WAYS[1])
+        patch.setattr(second_stage, "chosen_method", lambda *_: RERANKED_METHODS[1])
         learned = run_training(collection, job)
     learned.register(collection, job)
     return collection, job, learned
@@ -159,10 +166,10 @@ def test_noise_has_no_weight(by_reranker: tuple[Collection, TrainingJob]) -> Non
     identity = identity_of(load_reranker(str(job.reranker)))
     lists = lists_of(examples, tokens, collection.head("v0"), range(len(examples)), model=identity)
     assert lists.features.shape[2] == TERMS
-    assert chosen_way(lists, examples, 0) in RERANKED_WAYS
+    assert chosen_method(lists, examples, 0) in RERANKED_METHODS
     drawn = torch.Generator().manual_seed(0)
     lists.features[..., -1] = torch.randn(lists.features.shape[:2], generator=drawn)
-    assert chosen_way(lists, examples, 0) in WAYS
+    assert chosen_method(lists, examples, 0) in METHODS
     assert fitted(lists, FitMethod(pull=0.1))[-1] == 0
 
 

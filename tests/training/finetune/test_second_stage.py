@@ -21,17 +21,16 @@ from dsearch.training import TrainingOptions, finetune
 from dsearch.training.confidence import calibrate_by_documents, ranked_examples
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.finetune import second_stage as stages
-from dsearch.training.finetune.lists import CandidateLists, lists_of
-from dsearch.training.finetune.second_stage import (
-    MIN_QUERIES,
+from dsearch.training.finetune.second_stage import MIN_QUERIES, FoldHeads, train_second_stage
+from dsearch.training.finetune.stage_fit import (
+    METHODS,
     PULLS,
-    WAYS,
+    CandidateLists,
     FitMethod,
-    FoldHeads,
-    chosen_way,
+    chosen_method,
     fitted,
+    lists_of,
     stage_with,
-    train_second_stage,
 )
 from dsearch.training.gate.selection import CheckpointChoice, cross_fitted
 from dsearch.training.registry import Registration, register_second_stage
@@ -76,8 +75,8 @@ def judged(engine: SearchEngine) -> tuple[Collection, Examples]:
 def test_what_tells_is_learned_and_noise_is_not(judged: tuple[Collection, Examples]) -> None:
     _, examples = judged
     tells, noise = drawn_lists(200, informative=True), drawn_lists(200, informative=False)
-    assert chosen_way(tells, examples_of(tells, examples), 0) != WAYS[0]
-    assert chosen_way(noise, examples_of(noise, examples), 0) == WAYS[0]
+    assert chosen_method(tells, examples_of(tells, examples), 0) != METHODS[0]
+    assert chosen_method(noise, examples_of(noise, examples), 0) == METHODS[0]
     weights = fitted(tells, FitMethod(pull=PULLS[0]))
     assert weights[0] > 5 * weights[1:].abs().max()
 
@@ -110,7 +109,7 @@ def test_each_part_is_answered_in_its_place_by_what_the_others_choose(
         weights[0] = 0.0 if np.isin(first, of.queries).any() else 9.0
         return weights
 
-    monkeypatch.setattr(stages, "chosen_way", lambda *_: WAYS[0])
+    monkeypatch.setattr(stages, "chosen_method", lambda *_: METHODS[0])
     monkeypatch.setattr(stages, "fitted", fitted_without_first)
     before, after = stages._crossed(lists, examples, 0, ())  # pyright: ignore[reportPrivateUsage]
     plain = ndcg_at_10(lists.ranked(torch.zeros(TERMS)), examples.relevant)
@@ -172,9 +171,9 @@ def test_a_model_is_asked_only_by_a_stage_that_weighs_it(
         scores = torch.as_tensor(lists.grades).float()[..., None]
         return replace(lists, features=torch.cat([lists.features, scores], 2), reranked=True)
 
-    way = FitMethod(pull=0.1, reranked=True) if reranked else WAYS[2]
+    way = FitMethod(pull=0.1, reranked=True) if reranked else METHODS[2]
     monkeypatch.setattr(stages, "lists_of", with_scores)
-    monkeypatch.setattr(stages, "chosen_way", lambda *_: way)
+    monkeypatch.setattr(stages, "chosen_method", lambda *_: way)
     folds = [FoldHeads([*range(len(examples))], {"start": collection.head("v0")})]
     trained = train_second_stage(examples, tokens, folds, "start", reranker=model)
     assert trained is not None
@@ -187,7 +186,7 @@ def test_the_fewest_queries_fit_and_what_all_heads_learned_counts_as_seen(
     judged: tuple[Collection, Examples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The documents of ten further queries, which no fold has, are those of ten that folds have."""
-    monkeypatch.setattr(import_module("dsearch.training.finetune.second_stage"), "WAYS", WAYS[:2])
+    monkeypatch.setattr(import_module("dsearch.training.finetune.stage_fit"), "METHODS", METHODS[:2])
     collection, examples = judged
     again = [*range(MIN_QUERIES), *range(10)]
     examples = replace(

@@ -17,16 +17,16 @@ from dsearch.engine.search.queries import tokens_of
 from dsearch.jobs import TuningJob
 from dsearch.training import run_tuning
 from dsearch.training.data.examples import Examples, examples_from_judgements
-from dsearch.training.finetune import strength
-from dsearch.training.finetune.second_stage import WAYS
-from dsearch.training.finetune.strength import (
-    MIN_QUERIES,
-    OF_STRENGTH,
+from dsearch.training.finetune import second_stage as strength
+from dsearch.training.finetune.second_stage import (
+    FEWEST_FOR_STRENGTH,
+    STRENGTH_METHODS,
     chosen_strength,
     fit_strength,
     strength_behind,
     terms_of,
 )
+from dsearch.training.finetune.stage_fit import METHODS
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.registry import register_second_stage, starting_version
 from dsearch.training.tune import DEFAULT, TunedSearch
@@ -34,7 +34,7 @@ from dsearch.training.tune import DEFAULT, TunedSearch
 
 def test_a_query_does_not_choose_for_itself() -> None:
     """Each choice is that of a direct computation without the query."""
-    values = np.random.default_rng(0).normal(0.5, 0.1, size=(len(OF_STRENGTH), 30))
+    values = np.random.default_rng(0).normal(0.5, 0.1, size=(len(STRENGTH_METHODS), 30))
     values[3] += 0.05
     choice = chosen_strength(values)
     for left in range(30):
@@ -42,20 +42,20 @@ def test_a_query_does_not_choose_for_itself() -> None:
         best = int(gains.mean(1).argmax())
         clear = gains[best].mean() > gains[best].std() / np.sqrt(29)
         assert choice.left_out[left] == (best if clear else 0)
-    assert choice.way == OF_STRENGTH[3]
+    assert choice.method == STRENGTH_METHODS[3]
 
 
 def test_noise_chooses_no_second_stage() -> None:
-    values = np.full((len(OF_STRENGTH), 40), 0.5)
+    values = np.full((len(STRENGTH_METHODS), 40), 0.5)
     values[2, ::2] += 0.1
     values[2, 1::2] -= 0.1
     choice = chosen_strength(values)
-    assert choice.way == WAYS[0]
+    assert choice.method == METHODS[0]
     assert set(choice.left_out) <= {0, 2}
 
 
 def test_one_query_that_gains_alone_chooses_for_the_others_only() -> None:
-    values = np.full((len(OF_STRENGTH), 30), 0.5)
+    values = np.full((len(STRENGTH_METHODS), 30), 0.5)
     values[2, 7] = 0.9
     choice = chosen_strength(values)
     assert [choice.left_out[query] for query in (6, 7, 8)] == [2, 0, 2]
@@ -65,17 +65,17 @@ def test_one_query_that_gains_alone_chooses_for_the_others_only() -> None:
 def test_a_gain_has_to_exceed_its_standard_error() -> None:
     """Of 100 queries some gain .1 and the others lose it; the error of the mean is a hundredth or so."""
     for winners, clear in ((54, False), (58, True)):
-        values = np.full((len(OF_STRENGTH), 100), 0.5)
+        values = np.full((len(STRENGTH_METHODS), 100), 0.5)
         values[2] += np.where(np.arange(100) < winners, 0.1, -0.1)
         choice = chosen_strength(values)
-        assert (choice.way == OF_STRENGTH[2]) is clear
-        assert (choice.way == WAYS[0]) is not clear
+        assert (choice.method == STRENGTH_METHODS[2]) is clear
+        assert (choice.method == METHODS[0]) is not clear
         assert set(choice.left_out) == ({2} if clear else {0})
 
 
 def test_the_fewest_queries_fit_and_fewer_do_not(engine: SearchEngine) -> None:
     collection, queries, judgements = judged_collection(engine)
-    for count, fits in ((MIN_QUERIES - 1, False), (MIN_QUERIES, True)):
+    for count, fits in ((FEWEST_FOR_STRENGTH - 1, False), (FEWEST_FOR_STRENGTH, True)):
         some = {name: judgements[name] for name in [*judgements][:count]}
         examples = examples_from_judgements(collection, queries, some)
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
@@ -87,8 +87,8 @@ def test_tuning_offers_a_second_stage_and_training_starts_before_it(engine: Sear
     learned = run_tuning(collection, job := TuningJob(queries=queries, judgements=judgements))
     stage = learned.second_stage
     assert stage is not None
-    assert stage.way in OF_STRENGTH
-    assert stage.stage.strength.item() == pytest.approx(terms_of(stage.way)[0].item())
+    assert stage.method in STRENGTH_METHODS
+    assert stage.stage.strength.item() == pytest.approx(terms_of(stage.method)[0].item())
     assert not stage.stage.has_features
     registered = learned.register(collection, job)
     told = learned.summary(registered)["second_stage"]

@@ -12,16 +12,9 @@ import pytest
 import torch
 
 from dsearch.training.data.examples import Examples
-from dsearch.training.finetune import second_stage
-from dsearch.training.finetune.second_stage import (
-    RERANKED_WAYS,
-    WAYS,
-    FitMethod,
-    FoldHeads,
-    OwnQueries,
-    chosen_way,
-    fitted,
-)
+from dsearch.training.finetune import second_stage, stage_fit
+from dsearch.training.finetune.second_stage import FoldHeads, OwnQueries
+from dsearch.training.finetune.stage_fit import METHODS, RERANKED_METHODS, FitMethod, chosen_method, fitted
 
 COUNT = 40
 UNITS = np.where(np.arange(COUNT) % 2, 1.0, -1.0)  # mean 0, deviation 1
@@ -47,13 +40,13 @@ class MadeUp:
 
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> Any:
-    monkeypatch.setattr(second_stage, "fitted", lambda lists, way: way)
-    monkeypatch.setattr(second_stage, "ndcg_at_10", lambda values, _: values)
+    monkeypatch.setattr(stage_fit, "fitted", lambda lists, way: way)
+    monkeypatch.setattr(stage_fit, "ndcg_at_10", lambda values, _: values)
     examples: Any = SimpleNamespace(relevant=[None] * COUNT)
 
     def choose(values: dict[FitMethod, np.ndarray], *, reranked: bool = False) -> FitMethod:
         lists: Any = MadeUp(values, np.arange(COUNT), reranked)
-        return chosen_way(lists, examples, seed=0)
+        return chosen_method(lists, examples, seed=0)
 
     return choose
 
@@ -64,10 +57,10 @@ def gain(mean: float, spread: float = 0.0) -> np.ndarray:
 
 def test_the_best_way_has_to_gain_more_than_its_standard_error(choose: Any) -> None:
     error = 0.1 / np.sqrt(COUNT)
-    assert choose({}) == WAYS[0]
-    assert choose({WAYS[2]: gain(1.1 * error, 0.1)}) == WAYS[2]
-    assert choose({WAYS[2]: gain(0.9 * error, 0.1)}) == WAYS[0]
-    assert choose({WAYS[2]: gain(0.01), WAYS[4]: gain(0.02), WAYS[5]: gain(-0.1)}) == WAYS[4]
+    assert choose({}) == METHODS[0]
+    assert choose({METHODS[2]: gain(1.1 * error, 0.1)}) == METHODS[2]
+    assert choose({METHODS[2]: gain(0.9 * error, 0.1)}) == METHODS[0]
+    assert choose({METHODS[2]: gain(0.01), METHODS[4]: gain(0.02), METHODS[5]: gain(-0.1)}) == METHODS[4]
 
 
 def test_a_way_is_measured_by_queries_that_it_was_not_fitted_to(
@@ -83,21 +76,21 @@ def test_a_way_is_measured_by_queries_that_it_was_not_fitted_to(
         measured.setdefault(way, []).extend(self.queries.tolist())
         return self.values.get(way, np.full(COUNT, 0.5))[self.queries]
 
-    monkeypatch.setattr(second_stage, "fitted", lambda lists, way: (way, lists.queries))
+    monkeypatch.setattr(stage_fit, "fitted", lambda lists, way: (way, lists.queries))
     monkeypatch.setattr(MadeUp, "ranked", ranked)
-    assert choose({WAYS[2]: gain(0.1)}, reranked=True) == WAYS[2]
-    assert set(measured) == {*WAYS, *RERANKED_WAYS}
+    assert choose({METHODS[2]: gain(0.1)}, reranked=True) == METHODS[2]
+    assert set(measured) == {*METHODS, *RERANKED_METHODS}
     assert all(sorted(of) == [*range(COUNT)] for of in measured.values())
 
 
 def test_a_reranker_has_to_gain_over_the_best_way_without_it(choose: Any) -> None:
     error = 0.1 / np.sqrt(COUNT)
-    way, other = WAYS[3], RERANKED_WAYS[1]
+    way, other = METHODS[3], RERANKED_METHODS[1]
     for above, chosen in ((0.9, way), (1.1, other)):
         values = {way: gain(0.05), other: gain(0.05 + above * error, 0.1)}
         assert choose(values, reranked=True) == chosen
     assert choose({other: gain(0.2)}, reranked=True) == other
-    assert choose({other: gain(0.2)}) == WAYS[0]  # lists without its score
+    assert choose({other: gain(0.2)}) == METHODS[0]  # lists without its score
 
 
 def test_a_reranker_with_a_weight_below_0_is_left_out_and_the_others_are_fitted_without_it(
@@ -109,7 +102,7 @@ def test_a_reranker_with_a_weight_below_0_is_left_out_and_the_others_are_fitted_
         rounds.append(open_to.tolist())
         return torch.tensor([1.0, -2.0, -0.5]) * open_to
 
-    monkeypatch.setattr(second_stage, "_fitted", made_up)
+    monkeypatch.setattr(stage_fit, "_fitted", made_up)
     lists: Any = SimpleNamespace(features=torch.zeros(1, 1, 3), reranked=True)
     weights = fitted(lists, FitMethod(pull=0.1, reranked=True))
     torch.testing.assert_close(weights, torch.tensor([1.0, -2.0, 0.0]))
@@ -119,7 +112,7 @@ def test_a_reranker_with_a_weight_below_0_is_left_out_and_the_others_are_fitted_
     assert rounds == [[1, 1, 0]]
     rounds.clear()
     lists.reranked = False
-    fitted(lists, WAYS[1])  # any other feature may have a weight below 0
+    fitted(lists, METHODS[1])  # any other feature may have a weight below 0
     assert rounds == [[1, 1, 1]]
 
 

@@ -18,9 +18,8 @@ from dsearch.training.gate.decision import (
     further_for_slice,
     sign_flip_p_value,
 )
-from dsearch.training.gate.gate import Gate, judge, overlap_of_canaries
+from dsearch.training.gate.gate import Gate, judge, judge_scores, overlap_of_canaries
 from dsearch.training.gate.held_out import Answers
-from dsearch.training.gate.verdict import judge_scores
 from dsearch.training.relevant import ndcg_at_10
 
 QUERIES = 120

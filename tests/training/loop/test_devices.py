@@ -26,8 +26,8 @@ from dsearch.training import (
     query_options,
     run_training,
 )
-from dsearch.training.scopes.full import FullOptions, train_full
-from dsearch.training.scopes.head import train_student
+from dsearch.training.full_task import FullOptions, train_full
+from dsearch.training.head_task import train_student
 from dsearch.types import Document
 
 PAIRS = 60

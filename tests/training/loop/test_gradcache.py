@@ -10,7 +10,7 @@ import torch
 from support.fakes import HashingEncoder
 from torch import Tensor
 
-from dsearch.training.loop.gradcache import cached_backward
+from dsearch.training.loop.distributed import cached_backward
 
 QUERIES, DOCUMENTS = ["where is it", "who"], [f"{'word ' * (n * 5 % 7 + 1)}number{n}" for n in range(9)]
 

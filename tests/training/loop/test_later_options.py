@@ -14,8 +14,8 @@ from dsearch import Document, SearchEngine
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.training import RunFolder, run_training
+from dsearch.training.full_task import FullOptions
 from dsearch.training.options import TrainingOptions, ValueOptions
-from dsearch.training.scopes.full import FullOptions
 from tests.support.training.observers import StopWhen
 
 KINDS = (TrainingOptions, ValueOptions, FullOptions)

@@ -11,8 +11,14 @@ from support.training.observers import StopWhen
 from torch import Tensor, nn
 
 from dsearch.errors import Cancelled
-from dsearch.training.loop.loop import NothingFurther, TrainingDiverged, TrainingSchedule, Watch, run_course
-from dsearch.training.loop.observer import Epoch
+from dsearch.training.loop.loop import (
+    Epoch,
+    NothingFurther,
+    TrainingDiverged,
+    TrainingSchedule,
+    Watch,
+    run_course,
+)
 from dsearch.training.loop.run_folder import Checkpoint
 
 COURSE = TrainingSchedule(examples=12, batch_size=3, epochs=3, seed=0)  # four steps an epoch

@@ -13,9 +13,9 @@ import torch
 from dsearch.encoder import Encoder
 from dsearch.engine import Collection
 from dsearch.training import Examples, TrainingOptions, query_options
+from dsearch.training.full_task import FullOptions, train_full
+from dsearch.training.head_task import train_head, train_student
 from dsearch.training.losses.objectives import OBJECTIVES
-from dsearch.training.scopes.full import FullOptions, train_full
-from dsearch.training.scopes.head import train_head, train_student
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_head_learns_the_same_from_parts(
         memory.take(len(batch.states))
         return listwise(batch)
 
-    monkeypatch.setattr("dsearch.training.scopes.head.OBJECTIVES", {**OBJECTIVES, "listwise": limited})
+    monkeypatch.setattr("dsearch.training.head_task.OBJECTIVES", {**OBJECTIVES, "listwise": limited})
     with caplog.at_level(logging.WARNING):
         found = train_head(examples, options)
     assert [record.getMessage() for record in caplog.records] == [

@@ -11,7 +11,7 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import LearningEncoder
 from dsearch.training.data.examples import Examples
-from dsearch.training.loop.observer import Student
+from dsearch.training.loop.loop import Student
 
 
 class Learning(LearningEncoder):

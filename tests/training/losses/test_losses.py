@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dsearch.training.losses import losses
+from dsearch.training.losses import objectives as losses
 
 TARGET = torch.tensor([[0.5, 0.0, 0.25, 0.25, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -39,12 +39,13 @@ from dsearch.training import (
     save_model,
     value_examples,
 )
+from dsearch.training import values as task
+from dsearch.training.finetune import values as finetune
+from dsearch.training.finetune.values import ValueScores, judge_values, unseen_answers
 from dsearch.training.gate.gate import GateReport, judge
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import ValueOptions
-from dsearch.training.values import finetune, task
-from dsearch.training.values.finetune import ValueScores, judge_values, unseen_answers
-from dsearch.training.values.task import (
+from dsearch.training.values import (
     ValueData,
     ValuesTask,
     measures_of_values,

@@ -12,7 +12,8 @@ from support.training.opened_heads import opened_head, unit
 from support.training.opened_heads import seeded as seeded  # a fixture for every test here
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.training.values.context import (
+from dsearch.training.finetune.values import _in_own_units
+from dsearch.training.values import (
     _candidates,
     attention_weights,
     log_loss,
@@ -20,7 +21,6 @@ from dsearch.training.values.context import (
     squared_error,
     start_output,
 )
-from dsearch.training.values.finetune import _in_own_units
 
 
 @pytest.mark.parametrize("heads", [1, 3])

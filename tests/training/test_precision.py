@@ -17,11 +17,11 @@ from dsearch.engine import Collection, PassageOptions, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.products import product
 from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.head_task import train_head, train_student
 from dsearch.training.losses.objectives import OBJECTIVES, Batch, FrozenAttention, retention
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.training.options import TrainingOptions
 from dsearch.training.ranking import corpus_embeddings
-from dsearch.training.scopes.head import train_head, train_student
 from dsearch.types import Document
 
 WORDS = [f"word{n}" for n in range(30)]
@@ -106,7 +106,7 @@ def test_a_head_of_rounded_embeddings_is_that_of_whole_ones_to_rounding(long: Ex
 
 
 def test_the_corpus_takes_two_bytes_a_number(long: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dsearch.training.scopes.head as scope
+    import dsearch.training.head_task as scope
 
     sizes: list[int] = []
 

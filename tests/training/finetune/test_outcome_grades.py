@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dsearch.store import Event, Impression, Page
-from dsearch.training.data import outcomes
-from dsearch.training.data.outcomes import LEFT, graded_queries
-from dsearch.training.data.propensity import even_propensities
+from dsearch.training.data.clicks import even_propensities
+from dsearch.training.finetune import outcomes
+from dsearch.training.finetune.outcomes import LEFT, graded_queries
 
 SHOWN = ("a", "b", "c", "d")
 

@@ -16,14 +16,18 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.jobs import TrainingJob
 from dsearch.store import Event, Impression
 from dsearch.training import TrainingResult, examples_from_corpus, run, run_training
-from dsearch.training.data import user_queries
-from dsearch.training.data.user_queries import FEWEST_JUDGING, user_like_queries, with_judging_queries
-from dsearch.training.finetune import as_served
-from dsearch.training.finetune.as_served import logged_queries
+from dsearch.training.finetune import user_queries
+from dsearch.training.finetune import user_queries as as_served
 from dsearch.training.finetune.feedback import TrustedSlice
+from dsearch.training.finetune.user_queries import (
+    FEWEST_JUDGING,
+    logged_queries,
+    user_like_queries,
+    with_judging_queries,
+)
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.gate.held_out import Answers, Headroom
-from dsearch.training.loop.observer import Observer
+from dsearch.training.loop.loop import Observer
 from dsearch.types import Document
 
 COUNT = 120

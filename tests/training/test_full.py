@@ -28,16 +28,14 @@ from dsearch.encoder import Encoder, EncoderTraining, LearningEncoder
 from dsearch.engine import Collection
 from dsearch.errors import Cancelled, InvalidRequest
 from dsearch.training import Examples, RunFolder, Student, Watch
+from dsearch.training import full_task as full
 from dsearch.training.data.examples import mined_negatives
+from dsearch.training.full_task import Contents, FullOptions, FullTask, MovingIndex, train_full
 from dsearch.training.gate.held_out import HeldOut
-from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.gradcache import cached_backward
+from dsearch.training.head_task import _FrozenDocuments
+from dsearch.training.loop.distributed import Processes, cached_backward
 from dsearch.training.loop.loop import Epoch
-from dsearch.training.loop.moving_index import Contents, MovingIndex
 from dsearch.training.options import TrainingOptions
-from dsearch.training.scopes import full
-from dsearch.training.scopes.full import FullOptions, FullTask, train_full
-from dsearch.training.scopes.head import _FrozenDocuments
 
 SCRIPT = SUPPORT / "training" / "process_gradients.py"
 

@@ -23,13 +23,12 @@ from dsearch.errors import InvalidRequest
 from dsearch.jobs import TrainingJob
 from dsearch.training import Student, run_training
 from dsearch.training.data.examples import Examples, examples_from_judgements
-from dsearch.training.finetune.second_stage import stage_with
-from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.gradcache import Texts, cached_backward, cached_token_backward
-from dsearch.training.losses.losses import info_nce
+from dsearch.training.finetune.stage_fit import stage_with
+from dsearch.training.full_task import FullOptions, FullTask
+from dsearch.training.head_task import PoolMatches, StageLoss
+from dsearch.training.loop.distributed import Processes, Texts, cached_backward, cached_token_backward
+from dsearch.training.losses.objectives import info_nce
 from dsearch.training.registry import register_second_stage, register_trained
-from dsearch.training.scopes.full import FullOptions, FullTask
-from dsearch.training.scopes.stage_loss import PoolMatches, StageLoss
 from dsearch.types import Document, Query
 
 

@@ -2,19 +2,23 @@
 
     pool      the batch's known answers and hard negatives of each query, if any; each document once
     logits    q_h · k_d / t over the pool, by the model's own head; with `stage_loss` (q_h · k_d + γ M) / t
-    loss      InfoNCE without false negatives (losses.py): known answers never stand against each other
+    loss      InfoNCE without false negatives (`info_nce`): known answers never stand against each other
 
 Keywords are left out of training, though not of serving: with them the encoder learns only the remainder, and
 ranks worse by itself and no better with them (SciFact's training queries, a fold held out: dense .680 → .658
 with keywords in the logits, → .695 without; hybrid then .761 and .770). Their weight is chosen afterwards by
 held-out queries (finetune/full.py).
 
-The gradient of the whole batch is exact at the memory of a chunk (gradcache.py), and the same for any number
-of processes (distributed.py). Negatives come from an index that moves with the encoder (moving_index.py).
+The gradient of the whole batch is exact at the memory of a chunk (distributed.py), and the same for any
+number of processes. Negatives come from an index that moves with the encoder (`MovingIndex`): encoding all of
+it at once would stop training for long, and never doing so would mine stale negatives (ANCE, Xiong et al.
+2021, arXiv:2007.00808, section 3). So every step encodes the next slice again: after `steps_a_round` steps no
+embedding is older than that, training never waits, and a seed determines everything.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,23 +26,128 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.encoder.encoder import TokenBatch
 from dsearch.errors import InvalidRequest, amount
+from dsearch.products import product
 from dsearch.training.data.examples import Examples, mined_negatives
-from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.gradcache import Texts, cached_backward, cached_token_backward, encoded_by_all
-from dsearch.training.loop.loop import TrainingDiverged, TrainingSchedule, Watch, run_course
-from dsearch.training.loop.moving_index import Contents, MovingIndex
-from dsearch.training.loop.observer import Epoch, Student
-from dsearch.training.losses.losses import info_nce
+from dsearch.training.head_task import PoolMatches
+from dsearch.training.loop.distributed import (
+    Processes,
+    Texts,
+    cached_backward,
+    cached_token_backward,
+    encoded_by_all,
+)
+from dsearch.training.loop.loop import Epoch, Student, TrainingDiverged, TrainingSchedule, Watch, run_course
+from dsearch.training.losses.objectives import info_nce
 from dsearch.training.options import require_at_least_one, require_rates
 from dsearch.training.relevant import padded
-from dsearch.training.scopes.stage_loss import PoolMatches
+from dsearch.types import Progress
+
+_RENEWED_AT_A_TIME = 512
+
+Contents = Callable[[Int64[np.ndarray, " some"]], list[str]]
+"""The texts of the documents at these positions."""
+
+
+class MovingIndex:
+    """Exact search over embeddings of different ages.
+
+    Args:
+        embeddings: stored embedding of every position.
+        visible: searchable positions, ascending.
+        contents: function that returns the texts of positions.
+        steps_a_round: number of steps to encode everything again; 0 keeps the stored embeddings.
+        chunk: number of texts encoded at a time.
+        processes: group of processes that share the encoding.
+    """
+
+    def __init__(
+        self,
+        embeddings: Float32[np.ndarray, "positions encoder_dim"],
+        visible: Int64[np.ndarray, " documents"],
+        contents: Contents,
+        *,
+        steps_a_round: int,
+        chunk: int,
+        processes: Processes,
+    ):
+        self.embeddings = torch.as_tensor(np.array(embeddings))
+        self._visible, self._contents = visible, contents
+        self._slice = -(-len(visible) // steps_a_round) if steps_a_round else 0
+        self._chunk, self._processes = chunk, processes
+        self._next = 0
+
+    def step(self, encoder: LearningEncoder) -> None:
+        """Encode the next slice again."""
+        if self._slice:
+            at = (self._next + np.arange(min(self._slice, len(self._visible)))) % len(self._visible)
+            self._encode(encoder, self._visible[at])
+            self._next = int((self._next + self._slice) % len(self._visible))
+
+    def renew(self, encoder: LearningEncoder, on_progress: Callable[[Progress], None] | None = None) -> None:
+        """Encode everything again: a refresh at once."""
+        started = time.monotonic()
+        for start in range(0, len(self._visible), _RENEWED_AT_A_TIME):
+            some = self._visible[start : start + _RENEWED_AT_A_TIME]
+            self._encode(encoder, some)
+            if on_progress is not None:
+                elapsed_s = time.monotonic() - started
+                on_progress(Progress("encode", start + len(some), len(self._visible), elapsed_s))
+
+    def nearest(
+        self, queries: Float[Tensor, "batch encoder_dim"], k: int
+    ) -> Int64[np.ndarray, "batch found"]:
+        """The k visible positions of highest inner product for each query, best first."""
+        visible = torch.as_tensor(self._visible)
+        scores = product(queries.cpu().float(), self.embeddings[visible])
+        best = scores.topk(min(k, len(visible)), dim=1).indices
+        return self._visible[best.numpy()]
+
+    def staleness(
+        self, encoder: LearningEncoder, queries: Float[Tensor, "batch encoder_dim"], *, depth: int = 10
+    ) -> float:
+        """The share of the first `depth` hits that a refresh would change.
+
+        Over-retrieved: five times as many are encoded afresh and ranked again, so what the refresh would
+        bring up from below those is not seen; in a collection of up to so many documents nothing is.
+        """
+        before = self.nearest(queries, 5 * depth)
+        pool, at = np.unique(before, return_inverse=True)
+        fresh = torch.as_tensor(
+            encoded_by_all(
+                encoder, self._contents(pool), "document", chunk=self._chunk, processes=self._processes
+            )
+        )
+        of_each = fresh[torch.as_tensor(at.reshape(before.shape))]
+        scores = torch.einsum("bd,bkd->bk", queries.cpu().float(), of_each)
+        depth = min(depth, before.shape[1])
+        order = scores.topk(depth, dim=1).indices.numpy()
+        after = np.take_along_axis(before, order, axis=1)
+        overlap = [
+            len(set(a) & set(b)) for a, b in zip(before[:, :depth].tolist(), after.tolist(), strict=True)
+        ]
+        return 1 - float(np.mean(overlap)) / depth
+
+    def state(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        return {"embeddings": self.embeddings, "next": torch.tensor(self._next)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Put back what `state` gave."""
+        self.embeddings, self._next = state["embeddings"].clone(), int(state["next"])
+
+    def _encode(self, encoder: LearningEncoder, positions: Int64[np.ndarray, " some"]) -> None:
+        fresh = encoded_by_all(
+            encoder, self._contents(positions), "document", chunk=self._chunk, processes=self._processes
+        )
+        self.embeddings[torch.as_tensor(positions)] = torch.as_tensor(fresh)
+
 
 _STALENESS_QUERIES = 16  # each asks for fifty documents to be encoded again
 
@@ -68,7 +177,7 @@ class FullOptions:
         held_out: one in this number of queries is held out for evaluation; 0 for none.
         precision: "float32", or "bfloat16" for autocast.
         compiled: True to run the transformer through torch.compile.
-        stage_loss: True to learn by the matches of tokens too, see stage_loss.py; in one process.
+        stage_loss: True to learn by the matches of tokens too, see head_task.py; in one process.
         seed: random seed.
     """
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dsearch.training.loop import moving_index
+from dsearch.training import full_task as moving_index
+from dsearch.training.full_task import MovingIndex
 from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.moving_index import MovingIndex
 from dsearch.types import Progress
 
 

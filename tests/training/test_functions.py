@@ -11,7 +11,7 @@ import torch
 
 from dsearch.engine import Collection, EncodedDocuments, SearchLayer
 from dsearch.errors import InvalidRequest
-from dsearch.training.gate.functions import scores_by, scores_over
+from dsearch.training.saving import scores_by, scores_over
 
 
 @pytest.mark.parametrize("training", [True, False])

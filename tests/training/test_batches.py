@@ -12,8 +12,7 @@ import torch
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine import Collection
 from dsearch.training import examples_from_judgements
-from dsearch.training.options import TrainingOptions
-from dsearch.training.scopes.head import (
+from dsearch.training.head_task import (
     Epoch,
     _Batches,
     _FrozenDocuments,
@@ -22,6 +21,7 @@ from dsearch.training.scopes.head import (
     train_head,
     train_student,
 )
+from dsearch.training.options import TrainingOptions
 
 DIM = 4
 

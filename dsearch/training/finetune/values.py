@@ -30,14 +30,14 @@ from dsearch.jobs import CONTEXT
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers
 from dsearch.training.gate.selection import kept_checkpoint
-from dsearch.training.loop.loop import Watch
-from dsearch.training.loop.observer import Epoch, Observer, Student
+from dsearch.training.loop.loop import Epoch, Observer, Student, Watch
 from dsearch.training.loop.run_folder import RunFolder, Stage
 from dsearch.training.options import ValueOptions
-from dsearch.training.values.examples import ValueExamples, described
-from dsearch.training.values.task import (
+from dsearch.training.values import (
     ValueData,
+    ValueExamples,
     ValuesTask,
+    described,
     measures_of_values,
     predicted_by,
     scores_of_values,

@@ -1,1 +1,0 @@
-"""Training scopes: head, full."""

@@ -1,1 +1,0 @@
-"""Learned values of a field: examples, formulas, steps, the decision."""
