@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsearch.training.candidate import Candidate, JudgedCandidate
 from dsearch.training.data.clicks import (
     ACTIONS,
     Action,
@@ -49,7 +50,6 @@ from dsearch.training.registry import (
     Registration,
     register,
     register_outcomes,
-    register_trained,
     register_verdict,
     starting_version,
     summary,
@@ -57,7 +57,6 @@ from dsearch.training.registry import (
 from dsearch.training.run import run_training, run_tuning
 from dsearch.training.saving import (
     Evidence,
-    JudgedLayer,
     evidence_fields,
     judge_layer,
     judge_version,
@@ -71,6 +70,7 @@ __all__ = [
     "ACTIONS",
     "Action",
     "Baseline",
+    "Candidate",
     "CheckedData",
     "ClickGrades",
     "ClickOptions",
@@ -85,7 +85,7 @@ __all__ = [
     "GateReport",
     "Headroom",
     "JobResult",
-    "JudgedLayer",
+    "JudgedCandidate",
     "Observer",
     "Propensities",
     "Registration",
@@ -122,7 +122,6 @@ __all__ = [
     "query_options",
     "register",
     "register_outcomes",
-    "register_trained",
     "register_verdict",
     "remember",
     "run_evaluation",

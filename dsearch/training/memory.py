@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -135,7 +135,7 @@ class MemoryTrials:
                 "memory": float(values.all.mean()),
             },
         }
-        return TunedSearch(head.eval(), chosen.setting, record["scores"], gate, tuned.seconds, record)
+        return replace(tuned, head=head.eval(), record=record, scores=record["scores"])
 
     def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> tuple[MemorySetting, float]:
         """The memory that gains most, and its gain: on all documents and on hidden ones together."""

@@ -1,6 +1,6 @@
-"""Register trained versions: the version to start from, and promotion of the result if it passes the gate.
+"""Register candidates as versions: where a training starts, and which of its results goes live.
 
-The result of a training or a tuning before it is registered, and as JSON, as tasks show it.
+`JobResult` is the result of a training or a tuning before it is registered, and as JSON, as tasks show it.
 """
 
 from __future__ import annotations
@@ -9,33 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.second_stage import SecondStage
-from dsearch.encoder import EncoderChange
-from dsearch.engine import UNTRAINED, Collection, EncodedDocuments, calls
+from dsearch.engine import UNTRAINED, Collection, calls
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.files import SCOPE as VALUES
 from dsearch.engine.models.files import undo_command
-from dsearch.engine.models.training_record import LearnedQueries
 from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
+from dsearch.training.candidate import Candidate, Recorded, RowsCandidate, StageCandidate
 from dsearch.training.finetune.outcomes import remember_rows
 from dsearch.training.finetune.second_stage import SCOPE as SECOND_STAGE
 from dsearch.training.finetune.second_stage import stage_in_words
-from dsearch.training.finetune.values import TrainedValues
 from dsearch.training.gate.decision import Outcome, sentence_of
 from dsearch.training.memory import MEMORY_SCOPE, REMEMBER, with_inserted
-from dsearch.training.tune import SCOPE, TunedSearch
+from dsearch.training.tune import SCOPE
 
 if TYPE_CHECKING:
-    from dsearch.engine import Collection
     from dsearch.jobs import LearningJob
-    from dsearch.training.finetune.head import TrainingResult
-    from dsearch.training.finetune.outcomes import OutcomeMemory
-    from dsearch.training.finetune.second_stage import TrainedStage
-    from dsearch.training.finetune.values import TrainedValues
     from dsearch.training.loop.run_folder import RunFolder
-    from dsearch.training.tune import TunedSearch
 
 
 # Scopes of versions that leave the head as it is: queries inserted, a second stage, values.
@@ -109,102 +100,71 @@ def starting_version(collection: Collection) -> str:
     return model.version if model.record.get("scope") == SCOPE else UNTRAINED
 
 
-def register_trained(
-    collection: Collection,
-    trained: TrainingResult | TunedSearch,
-    *,
-    promote: bool = True,
-    accept: bool = False,
-    parent: str = UNTRAINED,
-) -> Registration:
-    """`register` for what a training in this process gave; some heads have fewer parts."""
-    return register(
-        collection,
-        trained.head,
-        trained.record,
-        passed=trained.gate.passed,
-        reason=trained.gate.reason,
-        promote=promote,
-        accept=accept,
-        parent=parent,
-        encoder=getattr(trained, "encoder", None),
-        documents=getattr(trained, "documents", None),
-        learned_from=getattr(trained, "learned_from", None),
-        tuned_head=None if (tuned := getattr(trained, "tuned", None)) is None else tuned.head,
-    )
-
-
 def register(
     collection: Collection,
-    head: Head,
-    record: Mapping[str, Any],
+    candidate: Candidate,
     *,
-    passed: bool,
-    reason: str,
+    parent: str = UNTRAINED,
     promote: bool = True,
     accept: bool = False,
-    parent: str = UNTRAINED,
-    encoder: EncoderChange | None = None,
-    documents: EncodedDocuments | None = None,
-    learned_from: LearnedQueries | None = None,
-    tuned_head: Head | None = None,
 ) -> Registration:
-    """Register what was trained; let it answer if it may, else the tuned search if that may.
+    """Store a candidate as a version; make it live if it may be, else the tuned search if that may.
 
-    A memory keeps the queries that were inserted into the live one, until now; the gate has judged without.
-    Learned values of the live version stay, too (engine/models/files.py).
+    A memory keeps the queries that were inserted into the live one until now; the gate has judged without.
+    Learned values of the live version stay, too (engine/models/files.py). A candidate of values is a version
+    like the one that they were learned behind, but for these.
 
     Args:
         collection: collection of the model.
-        head: trained head.
-        record: training metadata, as JSON. If it names a version under `compared_with` or `live_at_start`,
-            this one goes live in place of that one alone.
-        passed: True if it passed the gate.
-        reason: verdict of the gate, in words.
-        promote: False: nothing answers that did not before.
-        accept: True to promote it even if it failed the gate.
+        candidate: judged candidate. If its record names a version under `compared_with` or `live_at_start`,
+            this one goes live only in place of that one.
         parent: the version that training started from.
-        encoder: change of the encoder.
-        documents: encoded by it.
-        learned_from: queries that it learned from.
-        tuned_head: head of the tuned search, whose record is under `tuned`; None if there is none.
+        promote: False: the live version stays live.
+        accept: True to promote it even if it failed the gate.
     """
-    record = {**record, "verdict": reason, "accepted": accept}
-    before = collection.live_model
+    live, tuned, gate = collection.live_model, candidate.tuned, candidate.record["gate"]
+    if candidate.record.get("scope") == VALUES:
+        parent = _present(collection, parent) or parent
+        candidate = replace(
+            candidate,
+            head=collection.stored_head(parent).valuing(candidate.head),
+            record={**_of_search(collection, parent), **candidate.record},
+            encoder=collection.encoder_change_of(parent),
+            documents=collection.encoded_documents_of(parent),
+        )
+    elif candidate.encoder is None:  # else past queries are of another encoder
+        memory = collection.stored_head(live).memory
+        candidate = replace(candidate, head=with_inserted(candidate.head, memory))
+        tuned = None if tuned is None else replace(tuned, head=with_inserted(tuned.head, memory))
+    version = _added(collection, candidate, parent, accepted=accept)
+    ready = _GoingLive(collection, parent, candidate.reason, live, candidate.record)
+    if accept or (promote and candidate.passed):
+        after = {} if accept else candidate.record
+        return replace(ready, after=after).go_live(version, gate, "live" if candidate.passed else "accepted")
+    if not promote or tuned is None or not tuned.passed:
+        return Registration(version, None, parent, candidate.reason, sentence_of(gate, "kept"))
+    better = _added(collection, tuned, parent, started=version)
+    ready = replace(ready, reason=f"{candidate.reason}; the tuned search does: {tuned.reason}")
+    outcome: Outcome = "recalling" if tuned.record.get("scope") == MEMORY_SCOPE else "tuned"
+    return ready.go_live(better, tuned.record["gate"], outcome, trained=version)
 
-    def said(outcome: Outcome) -> str:
-        return sentence_of(record["gate"], outcome) if record.get("gate") else reason
 
-    if encoder is None:  # else past queries are of another encoder
-        live_memory = collection.stored_head(collection.live_model).memory
-        head = with_inserted(head, live_memory)
-        tuned_head = None if tuned_head is None else with_inserted(tuned_head, live_memory)
-    if documents is None:
+def _added(
+    collection: Collection, candidate: Candidate, parent: str, *, accepted: bool = False, **more: Any
+) -> str:
+    """Store a candidate as a version, with the learned values of the live one; return its name."""
+    record = {**candidate.record, "verdict": candidate.reason, "accepted": accepted, **more}
+    head = candidate.head
+    if candidate.documents is None:
         head, record = collection.with_values_of(collection.live_model, head, record)
-    version = collection.add_model(
-        head, record, parent=parent, encoder=encoder, documents=documents, learned_from=learned_from
+    return collection.add_model(
+        head,
+        record,
+        parent=parent,
+        encoder=candidate.encoder,
+        documents=candidate.documents,
+        learned_from=candidate.learned_from,
     )
-    if accept or (promote and passed):
-        outdated = _promoted(collection, version, {} if accept else record)
-        if outdated is not None:
-            return outdated.registration(version, parent, reason, said("outdated"))
-        sentence = said("live" if passed else "accepted")
-        registered = Registration(version, version, parent, reason, sentence, version)
-        return registered.in_place_of(before, collection)
-    tuned = record.get("tuned")
-    if not promote or tuned_head is None or tuned is None or tuned["gate"]["verdict"] != "passed":
-        return Registration(version, None, parent, reason, said("kept"))
-    reason = f"{reason}; the tuned search does: {tuned['gate']['reason']}"
-    tuned_record = {**tuned, "verdict": tuned["gate"]["reason"], "accepted": False, "started": version}
-    tuned_head, tuned_record = collection.with_values_of(collection.live_model, tuned_head, tuned_record)
-    better = collection.add_model(tuned_head, tuned_record, parent=parent)
-    outdated = _promoted(collection, better, record)
-    if outdated is not None:
-        sentence = sentence_of(tuned["gate"], "outdated")
-        return replace(outdated.registration(better, parent, reason, sentence), version=version)
-    outcome: Outcome = "recalling" if tuned.get("scope") == MEMORY_SCOPE else "tuned"
-    registered = Registration(version, better, parent, reason, sentence_of(tuned["gate"], outcome), better)
-    return registered.in_place_of(before, collection)
 
 
 def register_verdict(
@@ -212,61 +172,78 @@ def register_verdict(
     version: str,
     record: Mapping[str, Any],
     *,
-    passed: bool,
-    reason: str,
     promote: bool = True,
     accept: bool = False,
 ) -> Registration:
-    """Write the verdict on a version that nobody had judged into its record; let it answer if it may.
+    """Write the verdict on a version that nobody had judged into its record; make it live if it may be.
 
     Args:
         collection: collection of the version.
         version: its name.
         record: what was judged, and the gate's report under `gate`, as JSON.
-        passed, reason, promote, accept: as of `register`.
+        promote, accept: as of `register`.
 
     Raises:
         ModelNotFound.
         Conflict: as `calls.require_unjudged`.
     """
     calls.require_unjudged(collection, version)
+    verdict = Recorded(record=dict(record))
+    reason, gate = verdict.reason, record["gate"]
     collection.add_to_record(
         version, {**record, "verdict": reason, "accepted": accept, calls.OUTDATED_BY: None}
     )
     parent = collection.store.model(version).parent or UNTRAINED
-    answers = accept or (promote and passed)
-    before = collection.live_model
-    outdated = _promoted(collection, version, {} if accept else record) if answers else None
-    if outdated is not None:
-        return outdated.registration(version, parent, reason, sentence_of(record["gate"], "outdated"))
-    live = version if answers else None
-    outcome: Outcome = "kept" if live is None else "live" if passed else "accepted"
-    registered = Registration(version, live, parent, reason, sentence_of(record["gate"], outcome), live)
-    return registered.in_place_of(before, collection)
+    if not (accept or (promote and verdict.passed)):
+        return Registration(version, None, parent, reason, sentence_of(gate, "kept"))
+    ready = _GoingLive(collection, parent, reason, collection.live_model, {} if accept else record)
+    return ready.go_live(version, gate, "live" if verdict.passed else "accepted")
 
 
 @dataclass(frozen=True, slots=True)
-class _Outdated:
-    """Another version became live meanwhile.
+class _GoingLive:
+    """A version that may be live, by its verdict or by consent.
 
     Attributes:
-        by: that one.
-        why: the same in one sentence, with what judges again.
+        collection: its collection.
+        parent: the version that training started from.
+        reason: reason of the decision, in words.
+        before: version that was live before the whole training.
+        after: record that names the version in whose place alone it goes live; {} for any.
     """
 
-    by: str
-    why: str
+    collection: Collection
+    parent: str
+    reason: str
+    before: str
+    after: Mapping[str, Any]
 
-    def registration(self, version: str, parent: str, reason: str, sentence: str) -> Registration:
-        """The outcome of registering a version that is kept for that."""
-        return Registration(version, None, parent, f"{reason}; {self.why}", sentence, version, self.by)
+    def go_live(
+        self, version: str, gate: Mapping[str, Any], outcome: Outcome, *, trained: str | None = None
+    ) -> Registration:
+        """Make a version live in place of the one that `after` names; else say why it is not.
+
+        Args:
+            version: its name.
+            gate: the report on it.
+            outcome: what becomes of it.
+            trained: the version that was trained, where this one stands in for it or behind it.
+        """
+        trained, outdated = trained or version, _promoted(self.collection, version, self.after)
+        if outdated is not None:
+            by, why = outdated
+            sentence = sentence_of(gate, "outdated")
+            return Registration(trained, None, self.parent, f"{self.reason}; {why}", sentence, version, by)
+        sentence = sentence_of(gate, outcome)
+        made = Registration(trained, version, self.parent, self.reason, sentence, version)
+        return made.in_place_of(self.before, self.collection)
 
 
-def _promoted(collection: Collection, version: str, record: Mapping[str, Any]) -> _Outdated | None:
-    """Make a version live in place of the one that its record names; else say why it is not.
+def _promoted(collection: Collection, version: str, record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Make a version live in place of the one that its record names; else which is live, and what to do.
 
-    A verdict holds while the version answers that it was compared with, or that was live when the training
-    began: if a third one answers by now, it says nothing. Then the version's record names that one, and it
+    A verdict holds while the version is live that it was compared with, or that was live when the training
+    began: if a third one is live by now, it says nothing. Then the version's record names that one, and it
     can be judged again.
     """
     started = record.get("compared_with") or record.get("live_at_start")
@@ -286,7 +263,7 @@ def _promoted(collection: Collection, version: str, record: Mapping[str, Any]) -
         )
         verdict = f"{collection.store.model(version).record['verdict']}; {why}"
         collection.add_to_record(version, {calls.OUTDATED_BY: live, "verdict": verdict})
-        return _Outdated(live, why)
+        return live, why
     return None
 
 
@@ -326,37 +303,6 @@ def register_outcomes(
     return made.in_place_of(before, collection)
 
 
-def register_values(
-    collection: Collection, trained: TrainedValues, *, parent: str, promote: bool = True, accept: bool = False
-) -> Registration:
-    """Register learned values: a version like the one that they were learned behind, but for these.
-
-    Args:
-        collection: collection of the model.
-        trained: the values, and the gate's report on them.
-        parent: version that they were learned behind, which was live.
-        promote, accept: as of `register`.
-    """
-    gate = trained.gate
-    base, before = _present(collection, parent) or parent, collection.live_model
-    record = {**_of_search(collection, base), **trained.record, "verdict": gate.reason, "accepted": accept}
-    version = collection.add_model(
-        collection.stored_head(base).valuing(trained.head),
-        record,
-        parent=base,
-        encoder=collection.encoder_change_of(base),
-        documents=collection.encoded_documents_of(base),
-    )
-    if not (accept or (promote and gate.passed)):
-        return Registration(version, None, base, gate.reason, sentence_of(record["gate"], "kept"))
-    outdated = _promoted(collection, version, {} if accept else record)
-    if outdated is not None:
-        return outdated.registration(version, base, gate.reason, sentence_of(record["gate"], "outdated"))
-    sentence = sentence_of(record["gate"], "live" if gate.passed else "accepted")
-    registered = Registration(version, version, base, gate.reason, sentence, version)
-    return registered.in_place_of(before, collection)
-
-
 def _of_search(collection: Collection, version: str) -> dict[str, Any]:
     """Members of a version's record that also hold for one that searches alike."""
     record = collection.store.model(version).record
@@ -388,12 +334,8 @@ def register_second_stage(
         record[RECORDED] = calibration.to_dict()
     version = collection.add_model(head, record, parent=base, encoder=collection.encoder_change_of(base))
     reason = f"{registered.reason}; with a second stage: {gate['reason']}"
-    outdated = _promoted(collection, version, record)
-    if outdated is not None:
-        sentence = sentence_of(gate, "outdated")
-        return replace(outdated.registration(version, base, reason, sentence), version=registered.version)
-    made = Registration(registered.version, version, base, reason, sentence_of(gate, "live"), version)
-    return made.in_place_of(before, collection)
+    ready = _GoingLive(collection, base, reason, before, record)
+    return ready.go_live(version, gate, "live", trained=registered.version)
 
 
 TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
@@ -432,12 +374,12 @@ class JobResult:
         run: folder of the run, which can be gone on with until the result is stored; None without one.
     """
 
-    result: TrainingResult | TrainedValues | TunedSearch
+    result: Candidate
     parent: str
     examples: int
     left_out: Mapping[str, int]
-    second_stage: TrainedStage | None = None
-    outcomes: OutcomeMemory | None = None
+    second_stage: StageCandidate | None = None
+    outcomes: RowsCandidate | None = None
     run: RunFolder | None = None
 
     def in_place_of(self, live: str) -> JobResult:
@@ -450,20 +392,18 @@ class JobResult:
 
         Rows of past queries that passed go live in its place; a second stage that passed goes live behind it.
         """
-        registered = self._registered(collection, job)
+        registered = self.registered(collection, promote=job.promote, accept=job.accept)
         if self.run is not None:
             self.run.release()
         return registered
 
-    def _registered(self, collection: Collection, job: LearningJob) -> Registration:
-        options = {"promote": job.promote, "accept": job.accept, "parent": self.parent}
-        if isinstance(self.result, TrainedValues):
-            return register_values(collection, self.result, **options)
-        registered = register_trained(collection, self.result, **options)
-        if self.outcomes is not None and self.outcomes.gate.passed and job.promote:
-            return register_outcomes(collection, self.outcomes.rows, self.outcomes.record, registered)
-        stage = self.second_stage
-        if stage is None or not stage.passed or not job.promote or self.result.head.second_stage is not None:
+    def registered(self, collection: Collection, *, promote: bool, accept: bool) -> Registration:
+        """`register`, by the options of a job; the run's folder is left as it is."""
+        registered = register(collection, self.result, parent=self.parent, promote=promote, accept=accept)
+        rows, stage = self.outcomes, self.second_stage
+        if rows is not None and rows.passed and promote:
+            return register_outcomes(collection, rows.rows, rows.record, registered)
+        if stage is None or not stage.passed or not promote or self.result.head.second_stage is not None:
             return registered  # no second stage, or it is part of the version
         return register_second_stage(collection, stage.stage, stage.record, registered)
 

@@ -289,8 +289,7 @@ class _TrainingRun:
             report = trained.gate
             if memory.gate.passed and report.passed:
                 report = replace(report, verdict="cannot tell", reason=f"{report.reason}; {ROWS_FIRST}")
-            record = {**trained.record, "gate": report.to_dict(), "outcomes": memory.record}
-            trained = replace(trained, gate=report, record=record)
+            trained = trained.judged(report, outcomes=memory.record)
             self.observer.remark(
                 f"{amount(len(memory.rows), 'row')} of past queries: {memory.gate.verdict}, "
                 f"{memory.gate.reason}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,6 +45,7 @@ from dsearch.engine.models.documents import encoded_state
 from dsearch.engine.models.files import UNTRAINED
 from dsearch.errors import Cancelled, Conflict, CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
+from dsearch.training.candidate import JudgedCandidate
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.full import encoded_documents, further_of
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_scores, overlap_of_canaries, verdict_of
@@ -113,25 +114,6 @@ SCOPE = "layer"  # of its record
 _STEPS = 4  # of a judgement
 
 Evidence = JudgedQueries | ExampleScores | Score
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedLayer:
-    """A layer that was trained elsewhere, with the gate's report on it.
-
-    Attributes:
-        head: its head.
-        gate: report of the gate.
-        record: evidence and report as JSON, for the model's file.
-        encoder: change of the query encoder; None if it did not learn.
-        documents: every document by it; None if they keep their embeddings.
-    """
-
-    head: Head
-    gate: GateReport
-    record: dict[str, Any]
-    encoder: EncoderChange | None = None
-    documents: EncodedDocuments | None = None
 
 
 def save_model(
@@ -208,18 +190,7 @@ def save_model(
         observer=observer,
         documents=documents,
     )
-    return register(
-        collection,
-        judged.head,
-        judged.record,
-        passed=judged.gate.passed,
-        reason=judged.gate.reason,
-        promote=job.promote,
-        accept=job.accept,
-        parent=parent,
-        encoder=judged.encoder,
-        documents=judged.documents,
-    )
+    return register(collection, judged, parent=parent, promote=job.promote, accept=job.accept)
 
 
 def _encoded(
@@ -311,7 +282,7 @@ def judge_layer(
     record: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
     documents: EncodedDocuments | None = None,
-) -> JudgedLayer:
+) -> JudgedCandidate:
     """Judge a head, and the encoder that learned with it, against the live version; nothing is registered.
 
     `documents`: those of `encode_documents`, where they are encoded already.
@@ -341,13 +312,13 @@ def judge_layer(
     else:
         report = judge(None, None, gate)
     steps.reach(_STEPS)
-    encodings = {
+    about = {
         "scope": SCOPE,
         "uploaded": dict(record or {}),
         "left_out": left_out,
         **verdict_of(report, None if report.p_value is None else live),
     }
-    return JudgedLayer(head, report, encodings, encoder, documents)
+    return JudgedCandidate(head=head, record=about, gate=report, encoder=encoder, documents=documents)
 
 
 def judge_version(collection: Collection, version: str, job: SavingJob) -> Registration:
@@ -366,15 +337,8 @@ def judge_version(collection: Collection, version: str, job: SavingJob) -> Regis
     calls.require_unjudged(collection, version)
     live = job.live or collection.live_model
     report = judge_scores(job)
-    return register_verdict(
-        collection,
-        version,
-        verdict_of(report, live),
-        passed=report.passed,
-        reason=report.reason,
-        promote=job.promote,
-        accept=job.accept,
-    )
+    verdict = verdict_of(report, live)
+    return register_verdict(collection, version, verdict, promote=job.promote, accept=job.accept)
 
 
 class _Steps:

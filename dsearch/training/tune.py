@@ -21,6 +21,7 @@ from jaxtyping import Float, Int64
 from dsearch.attention.retrieval.head import START_KEYWORD_WEIGHT, Head
 from dsearch.engine.models.training_record import query_statistics
 from dsearch.errors import InvalidRequest, amount
+from dsearch.training.candidate import JudgedCandidate
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers
@@ -63,26 +64,18 @@ SCOPE = "tune"  # of its record
 Values = Mapping[Setting, Float[np.ndarray, " queries"]]
 
 
-@dataclass(frozen=True, slots=True)
-class TunedSearch:
-    """Chosen settings as a head, and their evaluation.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedSearch(JudgedCandidate):
+    """Chosen settings as an untrained head, with the report on the cross-validated answers.
 
     Attributes:
-        head: untrained head with the setting.
         setting: chosen setting.
         scores: mean nDCG@10 on the tuning queries of untuned, dense and keyword search, of the setting, and
             of settings chosen on other folds ("cross-validated").
-        gate: gate report of the cross-validated answers against those of untuned search.
-        seconds: duration.
-        record: all of this as JSON, for the model's file.
     """
 
-    head: Head
     setting: Setting
     scores: dict[str, float]
-    gate: GateReport
-    seconds: float
-    record: dict[str, Any]
 
 
 def tune(
@@ -215,7 +208,7 @@ class Trials:
             "seconds": round(self.seconds, 2),
         }
         head = head_of(choice.setting, self.examples.states.shape[1])
-        return TunedSearch(head, choice.setting, scores, gate, self.seconds, record)
+        return TunedSearch(head=head, record=record, gate=gate, setting=choice.setting, scores=scores)
 
 
 def setting_of(head: Head) -> Setting:

@@ -143,9 +143,10 @@ def python_documentation(engine: SearchEngine, passages: PassageOptions, suffix:
             ("hybrid, keyword weight 0.3", "hybrid", 0.3),
         )
     }
+    took_s = trained.record["seconds"]
     for mode, report in reports.items():
-        show(f"python documentation, {mode}, before and after {trained.seconds:.0f} s of training", report)
-    return {mode: report.to_dict() for mode, report in reports.items()} | {"seconds": trained.seconds}
+        show(f"python documentation, {mode}, before and after {took_s:.0f} s of training", report)
+    return {mode: report.to_dict() for mode, report in reports.items()} | {"seconds": took_s}
 
 
 def show(title: str, report: EvaluationReport) -> None:

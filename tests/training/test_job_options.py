@@ -217,8 +217,10 @@ def trainers(opened: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     report = judge(None, None, Gate())
     head = Head(opened.store.dimension)
+    record = {"options": {"seed": 11}, "gate": report.to_dict()}
+    judged: dict[str, Any] = {"head": head, "record": record, "gate": report}
     folds = (FoldHeads([0], {"start": head, "head": head}),)
-    result = TrainingResult(head, 1, MagicMock(), report, 0.0, {"options": {"seed": 11}}, folds=folds)
+    result = TrainingResult(**judged, epochs=1, headroom=MagicMock(), folds=folds)
     for name in TRAINERS:
         getattr(outside, name).return_value = result
         monkeypatch.setattr(run_module, name, getattr(outside, name))
@@ -235,12 +237,13 @@ def trainers(opened: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run_module, "ServedQueries", outside.ServedQueries)
     outside.ServedQueries.return_value.judged.return_value = result
     outside.train_second_stage.return_value = None
-    outside.remember_outcomes.return_value = OutcomeMemory([], head, report, {})
-    tuned = TunedSearch(head, DEFAULT, {}, report, 0.0, {})
+    rows = OutcomeMemory(rows=[], record=record, with_rows=head, gate=report)
+    outside.remember_outcomes.return_value = rows
+    tuned = TunedSearch(**judged, setting=DEFAULT, scores={})
     outside.tune.return_value, outside.strength_behind.return_value = tuned, None
     outside.with_calibration.side_effect = lambda record, *_, **__: record
     monkeypatch.setattr(run_module, "tokens_of", lambda *_: [])
-    monkeypatch.setattr(summary_module, "register_trained", outside.register_trained)
+    monkeypatch.setattr(summary_module, "register", outside.register)
     return Trainers(opened, outside, tmp_path)
 
 

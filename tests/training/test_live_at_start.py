@@ -15,7 +15,7 @@ from dsearch.client import LocalEngine
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import ExampleScores, TrainingJob, TuningJob
-from dsearch.training import JobResult, Registration, RunFolder, remember, run_training, run_tuning
+from dsearch.training import Candidate, JobResult, Registration, RunFolder, remember, run_training, run_tuning
 from dsearch.training.gate.gate import GateReport
 from dsearch.training.registry import register, register_outcomes, register_second_stage
 from dsearch.types import Document
@@ -120,11 +120,12 @@ def test_a_tuned_search_beside_it_is_kept_too(topics: Collection) -> None:
     worse, better = gate_of(1, 0), gate_of(0, 1)
     assert better.passed
     record = {"gate": worse.to_dict(), "tuned": {"scope": "tune", "gate": better.to_dict()}}
-    options: dict[str, Any] = {"passed": False, "reason": "worse", "tuned_head": topics.head("v0")}
-    kept = register(topics, topics.head("v0"), {**record, "live_at_start": "v0"}, **options)
+    tuned = Candidate(head=topics.head("v0"), record=record["tuned"])
+    head = Candidate(head=topics.head("v0"), record={**record, "live_at_start": "v0"}, tuned=tuned)
+    kept = register(topics, head)
     assert (kept.live, kept.passed, topics.live_model) == (kept.passed, kept.passed, kept.passed)
     topics.promote("v1")
-    outdated = register(topics, topics.head("v0"), {**record, "live_at_start": "v0"}, **options)
+    outdated = register(topics, head)
     assert (outdated.live, outdated.outdated_by, topics.live_model) == (None, "v1", "v1")
     assert outdated.passed not in (None, outdated.version)
     assert WHY in outdated.reason
@@ -135,10 +136,10 @@ def test_a_tuned_search_beside_it_is_kept_too(topics: Collection) -> None:
 @pytest.mark.parametrize("behind", ["what was live", "what was trained"])
 def test_a_second_stage_is_kept_behind_the_version_that_it_follows(topics: Collection, behind: str) -> None:
     better = gate_of(0, 1)
-    record = {"gate": better.to_dict(), "live_at_start": "v0"}
     passed = behind == "what was trained"
+    record = {"gate": (better if passed else gate_of(1, 0)).to_dict(), "live_at_start": "v0"}
     topics.promote("v1") if passed else None
-    first = register(topics, topics.head("v0"), record, passed=passed, reason="first")
+    first = register(topics, Candidate(head=topics.head("v0"), record=record))
     topics.promote("v1")
     stage = SecondStage()
     registered = register_second_stage(topics, stage, {"gate": better.to_dict(), "second_stage": {}}, first)

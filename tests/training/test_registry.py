@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dsearch.training import registry
+from dsearch.training import Candidate, registry
 from dsearch.training.registry import Registration, starting_version
-from dsearch.training.registry import register as registry_register
 
 
 def collection(live: str, **records: tuple[dict[str, Any], str | None]) -> Any:
@@ -80,15 +78,9 @@ def test_queries_inserted_meanwhile_are_kept_where_the_encoder_is_theirs(
     )
     head: Any = "head"
     tuned: Any = "tuned"
-    registry.register(
-        taken,
-        head,
-        {"tuned": {"gate": {"verdict": "passed", "reason": "rose"}}},
-        passed=False,
-        reason="fell",
-        encoder=encoder,  # type: ignore[arg-type]
-        tuned_head=tuned,
-    )
+    searched = Candidate(head=tuned, record={"gate": {"verdict": "passed", "reason": "rose"}})
+    about = {"gate": {"verdict": "refused", "reason": "fell"}}
+    registry.register(taken, Candidate(head=head, record=about, encoder=encoder, tuned=searched))
     beside = " with rows of v1" if kept else ""
     assert written == [(f"head{beside} valuing v1", "fell"), (f"tuned{beside} valuing v1", "rose")]
 
@@ -149,26 +141,9 @@ def test_what_passed_goes_live_if_it_may_and_what_is_accepted_whatever_was_said(
     monkeypatch.setattr(registry, "undo_command", lambda store, previous: f"back to {previous}")
     taken = collection("v0", v1=({}, "v0"))
     taken.add_to_record = lambda *_: None
-    done = registry.register_verdict(
-        taken, "v1", {"gate": {}}, passed=passed, reason="", promote=promote, accept=accept
-    )
+    gate = {"verdict": "passed" if passed else "refused", "reason": ""}
+    done = registry.register_verdict(taken, "v1", {"gate": gate}, promote=promote, accept=accept)
     assert (done.live, done.passed) == (("v1", "v1") if live else (None, None))
-
-
-def test_each_part_of_what_was_trained_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every parameter of `register` is a part of the result, or the caller's."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(registry, "register", lambda *of, **more: given.update(more))
-    parts = {name: object() for name in ("head", "record", "encoder", "documents", "learned_from")}
-    gate, tuned_head, collection = SimpleNamespace(passed=True, reason="why"), object(), object()
-    trained: Any = SimpleNamespace(**parts, gate=gate, tuned=SimpleNamespace(head=tuned_head))
-    caller: dict[str, Any] = {"promote": False, "accept": True, "parent": "v7"}
-    registry.register_trained(collection, trained, **caller)  # type: ignore[arg-type]
-    shown = {**parts, **caller, "tuned_head": tuned_head, "passed": True, "reason": "why"}
-    positional = {"head", "record"}
-    assert given == {name: value for name, value in shown.items() if name not in positional}
-    parameters = {*inspect.signature(registry_register).parameters} - {"collection"}
-    assert parameters == {*shown}
 
 
 def test_a_registration_names_what_answers_else_what_was_trained() -> None:

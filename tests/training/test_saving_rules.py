@@ -87,7 +87,7 @@ def test_what_stands_beside_a_result_goes_live_if_anything_may(
 
         return call
 
-    for name in ("register_trained", "register_outcomes", "register_second_stage"):
+    for name in ("register", "register_outcomes", "register_second_stage"):
         monkeypatch.setattr(sys.modules[JobResult.__module__], name, registered(name))
     for passed in (True, False):
         called.clear()
@@ -97,7 +97,7 @@ def test_what_stands_beside_a_result_goes_live_if_anything_may(
         result: Any = SimpleNamespace(head=Head(4), record={})
         learned = JobResult(result, "v0", 12, {}, **{part: beside})
         learned.register(live_by_now, TrainingJob(self_supervised=True, promote=promote))
-        assert called == ["register_trained", *([f"register_{part}"] if promote and passed else [])]
+        assert called == ["register", *([f"register_{part}"] if promote and passed else [])]
 
 
 def test_a_result_of_the_query_memory_shows_its_settings() -> None:

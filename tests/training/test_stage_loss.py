@@ -28,7 +28,7 @@ from dsearch.training.full_task import FullOptions, FullTask
 from dsearch.training.head_task import PoolMatches, StageLoss
 from dsearch.training.loop.distributed import Processes, Texts, cached_backward, cached_token_backward
 from dsearch.training.losses.objectives import info_nce
-from dsearch.training.registry import register_second_stage, register_trained
+from dsearch.training.registry import register, register_second_stage
 from dsearch.types import Document, Query
 
 
@@ -134,7 +134,7 @@ def test_a_version_answers_with_the_tokens_of_its_encoder(judged: tuple[Collecti
             assert own.spans.tolist() == plain.spans.tolist()  # of the same text
             assert np.array_equal(own.states, plain.states) == (at not in fold.queries)
         assert fold.seen_by("start", examples, of_base) == (examples, of_base)
-    registered = register_trained(collection, result, promote=True, accept=True, parent="v0")  # type: ignore[arg-type]
+    registered = register(collection, result, accept=True)  # type: ignore[arg-type]
     base = collection.live_model
     assert registered.live == base
     weights = torch.zeros(11)

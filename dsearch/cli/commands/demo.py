@@ -189,6 +189,6 @@ def _train_once(collection: Collection) -> str:
         learned = run_training(collection, job, terminal_observer(on_progress))
     registered, trained = learned.register(collection, job), learned.result
     live = "not live" if registered.live is None else "live"
-    say(f"   {registered.model} in {trained.seconds:.0f} s, {live}: {trained.gate.reason}")
+    say(f"   {registered.model} in {trained.record['seconds']:.0f} s, {live}: {trained.reason}")
     say(f"   {registered.sentence}")
     return registered.version

@@ -22,7 +22,7 @@ from dsearch.types import Progress
 
 if TYPE_CHECKING:
     from dsearch.engine import SearchEngine
-    from dsearch.training import Epoch, Headroom, JobResult, Observer, RunFolder
+    from dsearch.training import Epoch, Headroom, Observer, RunFolder
 
 AnyJob = TypeVar("AnyJob", bound=LearningJob)
 
@@ -86,6 +86,7 @@ def train_job(
     """
     be_first_to_go()
     from dsearch.jobs import TrainingJob
+    from dsearch.service.tasks.results import write_learned
     from dsearch.training import run_training
 
     job = job_from_request(TrainingJob, request)
@@ -97,7 +98,7 @@ def train_job(
             open_run=_resumed_or_new(folder),
             device=device,
         )
-    return _written(folder, learned)
+    return write_learned(folder, learned)
 
 
 def tune_job(
@@ -106,12 +107,13 @@ def tune_job(
     """Tune a search into `folder`; arguments, result and errors as those of `train_job`."""
     be_first_to_go()
     from dsearch.jobs import TuningJob
+    from dsearch.service.tasks.results import write_learned
     from dsearch.training import run_tuning
 
     job = job_from_request(TuningJob, request)
     with open_engine() as engine:
         learned = run_tuning(engine.collection(name), job, _observer(report))
-    return _written(folder, learned)
+    return write_learned(folder, learned)
 
 
 def save_job(
@@ -121,8 +123,8 @@ def save_job(
     be_first_to_go()
     from dsearch.engine import parts_from_file
     from dsearch.jobs import SavingJob
-    from dsearch.service.tasks.results import write_made
-    from dsearch.training import judge_layer
+    from dsearch.service.tasks.results import write_learned
+    from dsearch.training import JobResult, judge_layer
 
     with open_engine() as engine:
         collection = engine.collection(name)
@@ -140,14 +142,7 @@ def save_job(
             record=request["record"],
             observer=_observer(report),
         )
-    return {
-        "parent": parent,
-        "record": judged.record,
-        "passed": judged.gate.passed,
-        "reason": judged.gate.reason,
-        "left_out": judged.record["left_out"],
-        "made": write_made(folder, judged),
-    }
+    return write_learned(folder, JobResult(judged, parent, 0, judged.record["left_out"]))
 
 
 def _uploaded(request: Mapping[str, Any], folder: Path) -> Path:
@@ -165,12 +160,7 @@ def judge_job(report: Report, request: dict[str, Any]) -> dict[str, Any]:
     from dsearch.jobs import SavingJob
     from dsearch.training import judge_scores, verdict_of
 
-    judged = judge_scores(job_from_request(SavingJob, request))
-    return {
-        "record": verdict_of(judged, request.get("live")),
-        "passed": judged.passed,
-        "reason": judged.reason,
-    }
+    return verdict_of(judge_scores(job_from_request(SavingJob, request)), request.get("live"))
 
 
 def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:
@@ -179,25 +169,6 @@ def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:
     aliases = {about.alias or name: name for name, (_, about) in options_of(job).items()}
     options = {aliases.get(name, name): value for name, value in request.items()}
     return job(**{name: value for name, value in options.items() if name in names})
-
-
-def _written(folder: Path, learned: JobResult) -> dict[str, Any]:
-    from dsearch.service.tasks.results import write_made, write_rows, write_stage
-
-    result, outcomes = learned.result, learned.outcomes
-    passed = outcomes is not None and outcomes.gate.passed
-    if outcomes is not None and passed:
-        write_rows(folder, outcomes.rows)
-    return {
-        "outcomes": outcomes.record if outcomes is not None and passed else None,
-        "parent": learned.parent,
-        "record": result.record,
-        "passed": result.gate.passed,
-        "reason": result.gate.reason,
-        "left_out": dict(learned.left_out),
-        "made": write_made(folder, result),
-        "second_stage": write_stage(folder, learned.second_stage),
-    }
 
 
 def prepare_job(report: Report, open_engine: OpenEngine, name: str) -> dict[str, Any]:

@@ -52,7 +52,7 @@ from dsearch.service.tasks.jobs import (
     train_job,
     tune_job,
 )
-from dsearch.service.tasks.results import register_made
+from dsearch.service.tasks.results import register_learned
 from dsearch.service.tasks.store import KINDS, StoredTask, TaskEvent, TaskKind, TaskStore
 from dsearch.service.tasks.uploads import MAX_BYTES, TaskUploads
 from dsearch.types import Progress
@@ -424,27 +424,20 @@ class TaskWork:
         from dsearch.training import register_verdict, summary
 
         request = job.request
-        outcome = self._spawned(job, judge_job, request)
+        verdict = self._spawned(job, judge_job, request)
+        options = {"promote": request["promote"], "accept": request["accept"]}
         with self._catalogue.writing(job.collection) as collection:
-            registered = register_verdict(
-                collection,
-                request["version"],
-                **outcome,
-                promote=request["promote"],
-                accept=request["accept"],
-            )
-        return summary(registered, outcome["record"], {})
+            registered = register_verdict(collection, request["version"], verdict, **options)
+        return summary(registered, verdict, {})
 
     def _learned(self, job: Job, compute: Any) -> dict[str, Any]:
         """Have a head made, keep it, and let it answer if it may."""
-        from dsearch.training import summary
-
         request = job.request
         outcome = self._spawned(
             job, compute, self._open_engine, job.collection, request, job.folder, self._device
         )
         with self._catalogue.writing(job.collection) as collection:
-            registered = register_made(
+            return register_learned(
                 job.folder,
                 outcome,
                 collection,
@@ -452,8 +445,6 @@ class TaskWork:
                 accept=request["accept"],
                 task=job.task.id,
             )
-        stage = outcome.get("second_stage")
-        return summary(registered, outcome["record"], outcome["left_out"], stage)
 
     def _evaluate(self, job: Job) -> dict[str, Any]:
         return self._spawned(job, evaluate_job, self._open_engine, job.collection, job.request)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +36,7 @@ from dsearch.store import MemoryRow, Passages
 if TYPE_CHECKING:
     from dsearch.attention.retrieval.head import Head
     from dsearch.engine.snapshot import SnapshotTokens
-    from dsearch.training import JudgedLayer, TrainedValues, TrainingResult, TunedSearch
-    from dsearch.training.finetune.second_stage import TrainedStage
-    from dsearch.training.registry import Registration
+    from dsearch.training import Candidate, JobResult
 
 
 _HEAD, _TUNED = "head", "tuned"
@@ -47,65 +45,58 @@ _LEARNED = "lessons.safetensors"
 _STAGE = "second-stage.safetensors"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelParts:
-    """The parts of a model, as `Collection.add_model` takes them."""
-
-    head: Head
-    encoder: EncoderChange | None
-    documents: EncodedDocuments | None
-    learned_from: LearnedQueries | None
-    tuned_head: Head | None
-
-
-def write_made(
-    folder: Path, trained: TrainingResult | TrainedValues | TunedSearch | JudgedLayer
-) -> dict[str, Any]:
-    """Write the parts into a run's folder. Returns their names as JSON, for `read_made`."""
-    encoder = getattr(trained, "encoder", None)  # heads for values, and tuned ones, have none of these
-    documents, learned_from = getattr(trained, "documents", None), getattr(trained, "learned_from", None)
-    heads = {_HEAD: trained.head}
-    if (tuned := getattr(trained, "tuned", None)) is not None:
-        heads[_TUNED] = tuned.head
+def write_made(folder: Path, made: Candidate) -> dict[str, Any]:
+    """Write the parts of a candidate into a run's folder. Returns its record and their names as JSON."""
+    tuned = made.tuned
+    heads = {_HEAD: made.head} if tuned is None else {_HEAD: made.head, _TUNED: tuned.head}
     for name, head in heads.items():
         _tensors_of(folder, name).write_bytes(head_bytes(head))
         if head.memory is not None:
             _memory_of(folder, name).write_bytes(memory_bytes(head.memory))
-    if encoder is not None:
-        (folder / _ENCODER).write_bytes(save(dict(encoder.tensors)))
-    if documents is not None:
-        write_encoded(folder, documents)
-    if learned_from is not None:
-        (folder / _LEARNED).write_bytes(learned_from.to_bytes())
+    if made.encoder is not None:
+        (folder / _ENCODER).write_bytes(save(dict(made.encoder.tensors)))
+    if made.documents is not None:
+        write_encoded(folder, made.documents)
+    if made.learned_from is not None:
+        (folder / _LEARNED).write_bytes(made.learned_from.to_bytes())
     return {
+        "record": made.record,
+        "tuned": None if tuned is None else tuned.record,
         "heads": {name: {"memory": head.memory is not None} for name, head in heads.items()},
-        "encoder": None if encoder is None else asdict(encoder.training),
-        "documents": documents is not None,
-        "lessons": learned_from is not None,
+        "encoder": None if made.encoder is None else asdict(made.encoder.training),
+        "documents": made.documents is not None,
+        "lessons": made.learned_from is not None,
     }
 
 
-def read_made(folder: Path, outcome: dict[str, Any], collection: Collection) -> ModelParts:
+def read_made(folder: Path, made: dict[str, Any], collection: Collection) -> Candidate:
     """Read the output of `write_made`; of documents only those that still exist.
 
     Args:
         folder: folder of the run.
-        outcome: return value of `write_made`.
+        made: return value of `write_made`.
         collection: collection that the model is for.
     """
+    from dsearch.training import Candidate
+
     heads: dict[str, Head] = {}
-    for name, parts in outcome["heads"].items():
+    for name, parts in made["heads"].items():
         heads[name], _ = head_from_bytes(_tensors_of(folder, name).read_bytes(), collection.store.dimension)
         if parts["memory"]:
             heads[name].memory = memory_from_bytes(_memory_of(folder, name).read_bytes())
     change = None
-    if outcome["encoder"] is not None:
+    if made["encoder"] is not None:
         # Mapped; the run's folder may be deleted while it is used.
         weights = torch_file(folder / _ENCODER)
-        change = EncoderChange(EncoderTraining(**outcome["encoder"]), weights)
-    documents = read_encoded(folder, collection.snapshot) if outcome["documents"] else None
-    learned_from = LearnedQueries.from_bytes((folder / _LEARNED).read_bytes()) if outcome["lessons"] else None
-    return ModelParts(heads[_HEAD], change, documents, learned_from, heads.get(_TUNED))
+        change = EncoderChange(EncoderTraining(**made["encoder"]), weights)
+    return Candidate(
+        head=heads[_HEAD],
+        record=made["record"],
+        encoder=change,
+        documents=read_encoded(folder, collection.snapshot) if made["documents"] else None,
+        learned_from=LearnedQueries.from_bytes((folder / _LEARNED).read_bytes()) if made["lessons"] else None,
+        tuned=None if _TUNED not in heads else Candidate(head=heads[_TUNED], record=made["tuned"]),
+    )
 
 
 _ROWS = "rows.safetensors"
@@ -139,58 +130,56 @@ def read_rows(folder: Path) -> list[MemoryRow]:
     ]
 
 
-def write_stage(folder: Path, trained: TrainedStage | None) -> dict[str, Any] | None:
-    """Write a second stage into a run's folder if it may go live. Returns its record; None without one."""
-    if trained is None:
-        return None
-    if trained.passed:
-        (folder / _STAGE).write_bytes(save(dict(trained.stage.state_dict())))
-    return trained.record
+def write_learned(folder: Path, learned: JobResult) -> dict[str, Any]:
+    """Write the result of a job into a run's folder. Returns the rest as JSON, for `register_learned`."""
+    rows, stage = learned.outcomes, learned.second_stage
+    if rows is not None and rows.passed:
+        write_rows(folder, rows.rows)
+    if stage is not None and stage.passed:
+        (folder / _STAGE).write_bytes(save(dict(stage.stage.state_dict())))
+    return {
+        "made": write_made(folder, learned.result),
+        "parent": learned.parent,
+        "examples": learned.examples,
+        "left_out": dict(learned.left_out),
+        "outcomes": rows.record if rows is not None and rows.passed else None,
+        "second_stage": None if stage is None else stage.record,
+    }
 
 
-def register_made(
+def register_learned(
     folder: Path, outcome: dict[str, Any], collection: Collection, *, promote: bool, accept: bool, task: str
-) -> Registration:
-    """Add a head that a task has trained as a version, with its second stage; promote each if it may go live.
+) -> dict[str, Any]:
+    """Register what a task has learned, and return the result as JSON.
 
     Args:
         folder: folder of the run.
-        outcome: result of the task.
+        outcome: return value of `write_learned`.
         collection: collection of the model.
-        promote, accept: as of `register`.
+        promote, accept: as of `JobResult.registered`.
         task: id of the task.
     """
-    from dsearch.training import register, register_outcomes
-    from dsearch.training.registry import register_second_stage
+    from dsearch.training import JobResult
+    from dsearch.training.candidate import RowsCandidate, StageCandidate
 
-    result = read_made(folder, outcome["made"], collection)
-    registered = register(
-        collection,
-        result.head,
-        {**outcome["record"], "task": task},
-        passed=outcome["passed"],
-        reason=outcome["reason"],
-        promote=promote,
-        accept=accept,
-        parent=outcome["parent"],
-        encoder=result.encoder,
-        documents=result.documents,
-        learned_from=result.learned_from,
-        tuned_head=result.tuned_head,
-    )
-    if outcome.get("outcomes") is not None and promote:
-        registered = register_outcomes(collection, read_rows(folder), outcome["outcomes"], registered)
-    record = outcome.get("second_stage")
-    if record is None or record["gate"]["verdict"] != "passed" or not promote:
-        return registered
-    if result.head.second_stage is not None:  # of scope full: part of the version
-        return registered
-    tensors = load((folder / _STAGE).read_bytes())
+    made, rows, record = read_made(folder, outcome["made"], collection), None, outcome["second_stage"]
+    stage = None
+    if outcome["outcomes"] is not None:
+        rows = RowsCandidate(rows=read_rows(folder), record=outcome["outcomes"])
+    if record is not None:
+        stage = StageCandidate(stage=_stage(folder, record), record={**record, "task": task})
+    result = replace(made, record={**made.record, "task": task})
+    learned = JobResult(result, outcome["parent"], outcome["examples"], outcome["left_out"], stage, rows)
+    return learned.summary(learned.registered(collection, promote=promote, accept=accept))
+
+
+def _stage(folder: Path, record: Mapping[str, Any]) -> SecondStage:
+    """The second stage of a record; its weights are kept only where it may go live."""
     named = record["second_stage"].get("reranker")
-    reranker = None if named is None else RerankerIdentity(*named)
-    stage = SecondStage(reranker=reranker)
-    stage.load_state_dict(tensors)
-    return register_second_stage(collection, stage.eval(), {**record, "task": task}, registered)
+    stage = SecondStage(reranker=None if named is None else RerankerIdentity(*named))
+    if record["gate"]["verdict"] == "passed":
+        stage.load_state_dict(load((folder / _STAGE).read_bytes()))
+    return stage.eval()
 
 
 def _tensors_of(folder: Path, head: str) -> Path:

@@ -214,10 +214,9 @@ def finetune_from_feedback(
     )
     report = judged_by_trusted(source.examples, trusted, live or start, trained.head, gate, options)
     report = replace(report, canary_overlap=trained.gate.canary_overlap)
-    record = {**trained.record, "feedback": source.to_dict(), "gate": report.to_dict()}
     judging = trusted.examples if isinstance(trusted, FromFeedback) else trusted
-    record["trusted_queries"] = 0 if judging is None else len(judging)
-    return replace(trained, gate=report, record=record)
+    queries = 0 if judging is None else len(judging)
+    return trained.judged(report, feedback=source.to_dict(), trusted_queries=queries)
 
 
 def judged_by_trusted(

@@ -174,7 +174,6 @@ def finetune_full(
             gate=gate,
             seed=options.seed,
         )
-    seconds = time.monotonic() - started
     record = {
         "scope": "full",
         "options": asdict(options),
@@ -189,21 +188,20 @@ def finetune_full(
         "headroom": room.to_dict(),
         "gate": gated.to_dict(),
         "processes": processes.count,
-        "seconds": round(seconds, 2),
+        "seconds": round(time.monotonic() - started, 2),
     }
     if run is not None and processes.first:
         run.finish()
     if second is not None and second.passed:
         student.head = student.head.reranking(second.stage)
     return TrainingResult(
-        student.head,
-        options.epochs,
-        room,
-        gated,
-        seconds,
-        record,
-        student.change,
-        documents,
+        head=student.head,
+        record=record,
+        gate=gated,
+        encoder=student.change,
+        documents=documents,
+        epochs=options.epochs,
+        headroom=room,
         keyword_factor=served.keywords,
         second_stage=second,
     )

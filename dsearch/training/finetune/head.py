@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,11 +20,11 @@ from jaxtyping import Float32
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
-from dsearch.encoder import EncoderChange, TextEncoder
-from dsearch.engine import EncodedDocuments
+from dsearch.encoder import TextEncoder
 from dsearch.engine.models.training_record import LearnedQueries, query_statistics
 from dsearch.errors import InvalidRequest
 from dsearch.evaluation.confidence import AnsweredQueries
+from dsearch.training.candidate import JudgedCandidate
 from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.second_stage import FoldHeads, OwnQueries, TrainedStage
@@ -342,22 +342,13 @@ def checkpoints_of(epochs: int) -> list[int]:
     return sorted({round(epochs * (step + 1) / count) for step in range(count)})
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult(JudgedCandidate):
     """A trained head and its evaluation.
 
     Attributes:
-        head: head trained on all examples.
         epochs: number of epochs selected.
         headroom: estimate of the possible gain.
-        gate: the gate's report on held-out queries.
-        seconds: duration of all trainings.
-        record: all of this as JSON, for the model's file.
-        encoder: change of the encoder, in the scopes query and full.
-        documents: documents encoded by it, in scope full.
-        tuned: the untrained search that training started from, if it is not the live one: a candidate of its
-            own, with its gate report.
-        learned_from: in scope head, the queries that it learned from.
         share: share of the learned change that the head has (selection.py).
         keyword_factor: factor of the learned keyword weight that the head has.
         held_out: rankings of held-out queries by heads like this one that had not learned from them.
@@ -365,16 +356,8 @@ class TrainingResult:
         second_stage: fitted behind this very model, in scope full; part of the head if it passed.
     """
 
-    head: Head
     epochs: int
     headroom: Headroom
-    gate: GateReport
-    seconds: float
-    record: dict[str, Any]
-    encoder: EncoderChange | None = None
-    documents: EncodedDocuments | None = None
-    tuned: TunedSearch | None = None
-    learned_from: LearnedQueries | None = None
     share: float = 1.0
     keyword_factor: float = 1.0
     held_out: AnsweredQueries | None = None
@@ -384,14 +367,9 @@ class TrainingResult:
     @property
     def goes_live(self) -> Literal["head", "tuned"] | None:
         """Candidate to promote; None keeps the live model."""
-        if self.gate.passed:
+        if self.passed:
             return "head"
-        return "tuned" if self.tuned is not None and self.tuned.gate.passed else None
-
-    @property
-    def verdict(self) -> tuple[bool, str]:
-        """Verdict: True if it should go live, and the reason in words."""
-        return self.gate.passed, self.gate.reason
+        return "tuned" if self.tuned is not None and self.tuned.passed else None
 
 
 def finetune(
@@ -474,7 +452,6 @@ def finetune(
             memory = memory_of(examples, memories.for_head(), states=student.states(examples))
             student.head = with_memory(student.head, memory, served.memory)
     tuned, gated = _judged(examples, student, start, crossed, trials, memories, choice, gate, options.seed)
-    seconds = time.monotonic() - started
     share, factor = (1.0, 1.0) if served is None else (served.share, served.keywords)
     record = {
         "scope": options.scope,
@@ -490,20 +467,19 @@ def finetune(
         "headroom": room.to_dict(),
         "tuned": None if tuned is None else tuned.record,
         "gate": gated.to_dict(),
-        "seconds": round(seconds, 2),
+        "seconds": round(time.monotonic() - started, 2),
     }
     if run is not None:
         run.finish()
     return TrainingResult(
-        student.head,
-        epochs,
-        room,
-        gated,
-        seconds,
-        record,
-        student.change,
+        head=student.head,
+        record=record,
+        gate=gated,
+        encoder=student.change,
         tuned=tuned,
         learned_from=queries_of(examples, options.seed) if options.scope == "head" and epochs else None,
+        epochs=epochs,
+        headroom=room,
         share=share,
         keyword_factor=factor,
         held_out=_held_out(folds, crossed.choice),

@@ -37,6 +37,7 @@ from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.engine import Collection
 from dsearch.engine.state.remembered import memory_of_rows
 from dsearch.store import MemoryRow, Page
+from dsearch.training.candidate import RowsCandidate
 from dsearch.training.data.clicks import ACTIONS, ClickOptions, Propensities, Reaction, reactions_of
 from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.gate.gate import Gate, GateReport, judge
@@ -117,21 +118,17 @@ _SAME = 1 - 1e-5  # cosine of two embeddings of one text
 _FEWEST = 20  # trusted queries to choose by
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeMemory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeMemory(RowsCandidate):
     """Rows that outcomes and clicks are worth, and the gate's report on them.
 
     Attributes:
-        rows: rows to be written if it goes live.
         with_rows: what was judged: the live version's head with the rows.
         gate: report of the gate.
-        record: all of this as JSON, for the model's file.
     """
 
-    rows: list[MemoryRow]
     with_rows: Head
     gate: GateReport
-    record: dict[str, Any]
 
 
 def rows_of_feedback(
@@ -204,7 +201,7 @@ def remember_outcomes(
         "gate": report.to_dict(),
         "seconds": round(time.monotonic() - started, 2),
     }
-    return OutcomeMemory(rows, with_rows, report, record)
+    return OutcomeMemory(rows=rows, record=record, with_rows=with_rows, gate=report)
 
 
 def remember_rows(collection: Collection, rows: Sequence[MemoryRow], record: Mapping[str, Any]) -> str | None:

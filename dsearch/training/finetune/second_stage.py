@@ -35,6 +35,7 @@ from dsearch.engine.models.training_record import query_statistics
 from dsearch.engine.search.queries import tokens_of
 from dsearch.engine.snapshot import NONE, QueryTokens, query_tokens
 from dsearch.search_options import RERANK_CANDIDATES
+from dsearch.training.candidate import StageCandidate
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.stage_fit import (
     FOLDS,
@@ -95,28 +96,19 @@ class FoldHeads:
         return replace(examples, states=states), tokens
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedStage:
-    """A second stage and its evaluation.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedStage(StageCandidate):
+    """A second stage, fitted on all queries, and its evaluation.
 
     Attributes:
         base: the search that it follows: "start", "tuned" or "head".
-        stage: fitted on all queries.
-        method: how.
+        method: how it was fitted.
         gate: report on held-out queries, against that search alone.
-        record: as JSON.
     """
 
     base: str
-    stage: SecondStage
     method: FitMethod
     gate: GateReport
-    record: dict[str, Any]
-
-    @property
-    def passed(self) -> bool:
-        """True if it may go live."""
-        return self.gate.passed
 
 
 def train_second_stage(
@@ -155,11 +147,10 @@ def train_second_stage(
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     method = chosen_method(lists, examples, seed)
     stage = stage_with(fitted(lists, method), reranker if method.reranked else None)
-    record = stage_record(examples, lists, base, method, stage, report, seed, started)
-    return TrainedStage(base, stage, method, report, record)
+    return _trained_stage(examples, lists, base, method, stage, report, seed, started)
 
 
-def stage_record(
+def _trained_stage(
     examples: Examples,
     lists: CandidateLists,
     base: str,
@@ -168,9 +159,9 @@ def stage_record(
     report: GateReport,
     seed: int,
     started: float,
-) -> dict[str, Any]:
-    """The record of a second stage; `started`: `time.monotonic()` of then."""
-    return {
+) -> TrainedStage:
+    """A second stage with its record; `started`: `time.monotonic()` of then."""
+    record = {
         "scope": SCOPE,
         "examples": len(lists),
         "data_sha256": examples.digest,
@@ -188,6 +179,7 @@ def stage_record(
         "seed": seed,
         "seconds": round(time.monotonic() - started, 2),
     }
+    return TrainedStage(stage=stage, record=record, base=base, method=method, gate=report)
 
 
 def stage_in_words(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,8 +295,7 @@ def fit_strength(
     before, after = held_out.answers_to(ranked[0]), held_out.answers_to(crossed)
     report = judge(before, after, gate, queries=lists.queries, seed=seed)
     stage = stage_with(terms_of(choice.method))
-    record = stage_record(examples, lists, base, choice.method, stage, report, seed, started)
-    return TrainedStage(base, stage, choice.method, report, record)
+    return _trained_stage(examples, lists, base, choice.method, stage, report, seed, started)
 
 
 def chosen_strength(values: Float[np.ndarray, "methods queries"]) -> StrengthChoice:

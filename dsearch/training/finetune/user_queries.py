@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ class ServedQueries:
         if head.learned_score is not None or collection.has_documents_of(live):
             return trained
         options = TrainingOptions(keywords=True)
-        verdict, record = trained.gate, dict(trained.record)
+        verdict, reports = trained.gate, dict[str, Any]()
         kinds = (
             (LIKE_USERS, "gate_on_user_queries", self.synthetic),
             (LOGGED, "gate_on_logged_queries", self.logged),
@@ -147,8 +148,8 @@ class ServedQueries:
                 observer.remark(sentence)
             if verdict.passed and harm > gate.harm:
                 verdict = replace(verdict, verdict="refused", reason=f"{sentence} (allowed {gate.harm:g})")
-            record[entry] = report.to_dict()
-        return replace(trained, gate=verdict, record={**record, "gate": verdict.to_dict()})
+            reports[entry] = report.to_dict()
+        return trained.judged(verdict, **reports)
 
 
 def logged_queries(collection: Collection, seed: int = 0) -> FromFeedback | None:

@@ -18,7 +18,6 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from jaxtyping import Float, Float32, Int64
 from dsearch.attention.retrieval.head import Head
 from dsearch.engine.models.files import READOUT, SCOPE
 from dsearch.jobs import CONTEXT
+from dsearch.training.candidate import JudgedCandidate
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import ENOUGH, MOST, Answers
 from dsearch.training.gate.selection import kept_checkpoint
@@ -47,27 +47,19 @@ from dsearch.training.values import (
 _CHECKPOINTS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedValues:
-    """Learned values of a field, and their evaluation.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedValues(JudgedCandidate):
+    """Learned values of a field: a head with W_V, W_O and b of all documents, and their evaluation.
 
     Attributes:
-        head: head with W_V, W_O and b of all documents; all else of it is untrained.
         epochs: number of epochs selected.
-        gate: the gate's report on held-out documents.
         before: accuracy and log loss, or R² and root mean squared error, of stored values.
         after: the same of learned values; both cross-fitted, None if nothing was held out.
-        seconds: duration of all trainings.
-        record: all of this as JSON, for the model's file.
     """
 
-    head: Head
     epochs: int
-    gate: GateReport
     before: dict[str, float] | None
     after: dict[str, float] | None
-    seconds: float
-    record: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +140,6 @@ def finetune_values(
         measure="log share of the right label" if examples.kind == "label" else "R²",
         seed=options.seed,
     )
-    seconds = time.monotonic() - started
     record = {
         "scope": SCOPE,
         "objective": CONTEXT,
@@ -162,11 +153,11 @@ def finetune_values(
         },
         "values": {"before": before, "after": after},
         "gate": report.to_dict(),
-        "seconds": round(seconds, 2),
+        "seconds": round(time.monotonic() - started, 2),
     }
     if run is not None:
         run.finish()
-    return TrainedValues(head, epochs, report, before, after, seconds, record)
+    return TrainedValues(head=head, record=record, gate=report, epochs=epochs, before=before, after=after)
 
 
 @dataclass(frozen=True, slots=True)

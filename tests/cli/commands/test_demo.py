@@ -109,7 +109,7 @@ def test_what_was_trained_on_this_very_corpus_is_used_again(
     registered = SimpleNamespace(live=None, model="v2", version="v2", sentence="It stays.")
     learned = SimpleNamespace(
         register=lambda *_: registered,
-        result=SimpleNamespace(seconds=1.0, gate=SimpleNamespace(reason="no gain")),
+        result=SimpleNamespace(record={"seconds": 1.0}, reason="no gain"),
     )
     monkeypatch.setattr("dsearch.training.run_training", lambda *_: learned)
     assert demo._train_once(collection) == ("v1" if same else "v2")

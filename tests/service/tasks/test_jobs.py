@@ -69,41 +69,6 @@ def test_a_request_becomes_a_job_and_what_this_release_lacks_is_ignored() -> Non
     assert job_from_request(TuningJob, {"queries": {}, "judgements": {}, "seed": 3}).seed == 3
 
 
-@pytest.mark.parametrize("passed", [True, False])
-def test_the_result_says_what_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed: bool
-) -> None:
-    """Rows of past queries are written if their gate has passed, and only then told of."""
-    from dsearch.service.tasks import results
-
-    written: list[Any] = []
-    monkeypatch.setattr(results, "write_rows", lambda folder, rows: written.append((folder, rows)))
-    monkeypatch.setattr(results, "write_made", lambda folder, result: {"made": result.record})
-    monkeypatch.setattr(results, "write_stage", lambda folder, stage: stage)
-    gate = SimpleNamespace(passed=True, reason="better")
-    learned: Any = SimpleNamespace(
-        result=SimpleNamespace(record={"seed": 1}, gate=gate),
-        outcomes=SimpleNamespace(gate=SimpleNamespace(passed=passed), rows=["row"], record={"rows": 1}),
-        parent="v3",
-        left_out={"x": 2},
-        second_stage={"stage": 1},
-    )
-    told = jobs._written(tmp_path, learned)
-    assert told == {
-        "outcomes": {"rows": 1} if passed else None,
-        "parent": "v3",
-        "record": {"seed": 1},
-        "passed": True,
-        "reason": "better",
-        "left_out": {"x": 2},
-        "made": {"made": {"seed": 1}},
-        "second_stage": {"stage": 1},
-    }
-    assert written == ([(tmp_path, ["row"])] if passed else [])
-    learned.outcomes = None
-    assert jobs._written(tmp_path, learned)["outcomes"] is None
-
-
 class _Engine:
     """An engine whose collections are their names."""
 
@@ -135,8 +100,8 @@ def test_a_verdict_names_the_version_that_it_compares_with(quiet: None, live: st
     """Only in its place is the judged one promoted."""
     scores = {"before": [0.1, 0.2, 0.3], "after": [0.1, 0.2, 0.3]}
     judged = jobs.judge_job(lambda _: None, {**scores, **({"live": live} if live else {})})
-    assert judged["record"]["compared_with"] == live
-    assert judged["passed"] is False
+    assert judged["compared_with"] == live
+    assert judged["gate"]["verdict"] != "passed"
 
 
 def test_a_model_is_read_from_where_this_release_or_an_earlier_one_kept_it(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from support.service.service_fakes import DIMENSION
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
+from dsearch.attention.retrieval.second_stage import SecondStage
 from dsearch.encoder import EncoderChange, EncoderTraining
 from dsearch.engine import Collection, EncodedDocuments
 from dsearch.engine.models.training_record import LearnedQueries
@@ -22,13 +22,15 @@ from dsearch.service.tasks.results import (
     read_encoded,
     read_made,
     read_rows,
-    register_made,
+    register_learned,
     write_encoded,
+    write_learned,
     write_made,
     write_rows,
-    write_stage,
 )
 from dsearch.store import MemoryRow, Passages
+from dsearch.training import Candidate, JobResult
+from dsearch.training.candidate import RowsCandidate, StageCandidate
 from dsearch.types import Document
 
 
@@ -48,16 +50,17 @@ def test_every_part_of_a_model_comes_back(papers: Collection, tmp_path: Path) ->
         EncoderTraining("lora", 4, 8), {"layer.A": torch.eye(2), "layer.B": torch.ones(2, 2)}
     )
     learned_from = LearnedQueries(None, np.full((2, DIMENSION), 2, np.float32))
-    tuned = SimpleNamespace(head=head_of(1))
-    trained: Any = SimpleNamespace(
-        head=head_of(0, memory=True), encoder=change, documents=None, learned_from=learned_from, tuned=tuned
+    tuned = Candidate(head=head_of(1), record={"scope": "tune"})
+    trained = Candidate(
+        head=head_of(0, memory=True), record={}, encoder=change, learned_from=learned_from, tuned=tuned
     )
     read = read_made(tmp_path, write_made(tmp_path, trained), papers)
     assert torch.equal(read.head.query_delta, trained.head.query_delta)
-    assert read.tuned_head is not None
-    assert torch.equal(read.tuned_head.query_delta, tuned.head.query_delta)
+    assert read.tuned is not None
+    assert torch.equal(read.tuned.head.query_delta, tuned.head.query_delta)
+    assert read.tuned.record == {"scope": "tune"}
     assert read.head.memory is not None
-    assert read.tuned_head.memory is None
+    assert read.tuned.head.memory is None
     assert (len(read.head.memory), read.head.memory.setting[0]) == (2, 0.5)
     assert read.encoder is not None
     assert read.encoder.training == change.training
@@ -68,20 +71,19 @@ def test_every_part_of_a_model_comes_back(papers: Collection, tmp_path: Path) ->
     assert read.learned_from.states is not None
     assert read.learned_from.states[0, 0] == 2
     assert read.documents is None
-    alone: Any = SimpleNamespace(head=head_of(3))
+    alone = Candidate(head=head_of(3), record={})
     read = read_made(tmp_path, write_made(tmp_path, alone), papers)  # into the folder of the other one
-    assert (read.encoder, read.documents, read.learned_from, read.tuned_head) == (None,) * 4
+    assert (read.encoder, read.documents, read.learned_from, read.tuned) == (None,) * 4
     assert read.head.memory is None
 
 
 def test_each_head_has_the_memory_of_its_own(papers: Collection, tmp_path: Path) -> None:
     """The tuned search may answer alone, without what the trained head has learned."""
-    trained: Any = SimpleNamespace(
-        head=head_of(0, memory=True), tuned=SimpleNamespace(head=head_of(1, memory=True, strength=0.25))
-    )
+    searched = Candidate(head=head_of(1, memory=True, strength=0.25), record={})
+    trained = Candidate(head=head_of(0, memory=True), record={}, tuned=searched)
     read = read_made(tmp_path, write_made(tmp_path, trained), papers)
-    assert read.tuned_head is not None
-    memories = read.head.memory, read.tuned_head.memory
+    assert read.tuned is not None
+    memories = read.head.memory, read.tuned.head.memory
     assert [memory and memory.setting[0] for memory in memories] == [0.5, 0.25]
 
 
@@ -148,10 +150,11 @@ def test_what_was_deleted_is_not_written(papers: Collection, tmp_path: Path) -> 
     assert len(written["embeddings"]) == len(written["rows"]) < state.positions
 
 
-def too_few(folder: Path) -> dict[str, Any]:
-    """What a training tells whose gate had too few queries."""
-    made = write_made(folder, SimpleNamespace(head=head_of(0)))  # type: ignore[arg-type]
-    return {"made": made, "record": {"scope": "head"}, "passed": False, "reason": "too few", "parent": "v0"}
+def learned(verdict: str, **more: Any) -> JobResult:
+    """Result of a training whose gate had too few queries, with more that was judged by itself."""
+    gate = {"verdict": "cannot tell", "reason": "too few", "slices": []}
+    head = Candidate(head=head_of(0), record={"scope": "head", "gate": gate})
+    return JobResult(head, "v0", 3, {}, **more)
 
 
 @pytest.mark.parametrize("promote", [True, False])
@@ -159,21 +162,21 @@ def too_few(folder: Path) -> dict[str, Any]:
 def test_a_second_stage_goes_live_by_its_own_verdict(
     papers: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, promote: bool
 ) -> None:
-    from dsearch.attention.retrieval.second_stage import SecondStage
     from dsearch.training import registry
 
-    record = {"second_stage": {"base": "head"}, "gate": {"verdict": verdict}}
-    stage = SecondStage(strength=0.5)
-    trained: Any = SimpleNamespace(passed=True, stage=stage, record=record)
-    assert write_stage(tmp_path, trained) == record
+    about = {"base": "head", "way": {}, "strength": 0.5, "features": {}}
+    record = {"second_stage": about, "gate": {"verdict": verdict, "reason": "why"}}
+    stage = StageCandidate(stage=SecondStage(strength=0.5), record=record)
     added: list[Any] = []
     monkeypatch.setattr(
         registry, "register_second_stage", lambda _, of, about, before: added.append((of, about)) or before
     )
-    outcome = {**too_few(tmp_path), "second_stage": record}
-    registered = register_made(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
+    outcome = write_learned(tmp_path, learned(verdict, second_stage=stage))
+    assert outcome["second_stage"] == record
+    assert (tmp_path / "second-stage.safetensors").exists() == (verdict == "passed")
+    told = register_learned(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
     assert papers.live_model == "v0"
-    assert papers.store.model(registered.version).record["task"] == "t1"
+    assert papers.store.model(told["trained"]).record["task"] == "t1"
     assert len(added) == (verdict == "passed" and promote)
     for of, about in added:
         assert of.strength.item() == 0.5
@@ -181,22 +184,37 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
 
 
 @pytest.mark.parametrize("promote", [True, False])
+@pytest.mark.parametrize("verdict", ["passed", "refused"])
 def test_outcomes_answer_only_where_a_training_may(
-    papers: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promote: bool
+    papers: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, promote: bool
 ) -> None:
-    write_rows(tmp_path, [MemoryRow("", np.eye(1, 8, dtype=np.float32)[0], {7: 1.0}, "clicks", "web")])
+    from dsearch.training import registry
+
     registered: list[Any] = []
     monkeypatch.setattr(
-        "dsearch.training.register_outcomes",
+        registry,
+        "register_outcomes",
         lambda _, rows, outcomes, before: registered.append((len(rows), outcomes)) or before,
     )
-    outcome = {**too_few(tmp_path), "outcomes": {"verdict": "passed"}}
-    register_made(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
-    assert registered == ([(1, outcome["outcomes"])] if promote else [])
+    record = {"gate": {"verdict": verdict}}
+    row = MemoryRow("", np.eye(1, 8, dtype=np.float32)[0], {7: 1.0}, "clicks", "web")
+    outcome = write_learned(tmp_path, learned(verdict, outcomes=RowsCandidate(rows=[row], record=record)))
+    register_learned(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
+    assert registered == ([(1, record)] if promote and verdict == "passed" else [])
 
 
-def test_a_second_stage_that_may_not_go_live_is_not_written(tmp_path: Path) -> None:
-    trained: Any = SimpleNamespace(passed=False, stage=None, record={"gate": {"verdict": "refused"}})
-    assert write_stage(tmp_path, trained) == trained.record
-    assert write_stage(tmp_path, None) is None
-    assert not (tmp_path / results._STAGE).exists()
+def test_values_of_a_field_leave_the_search_as_it_is(papers: Collection, tmp_path: Path) -> None:
+    """They become a version like the live one, as in the process of the caller."""
+    live = papers.add_model(head_of(1), {"scope": "head"})
+    papers.promote(live)
+    values = head_of(0)
+    with torch.no_grad():
+        values.value_delta.fill_(0.5)
+    gate = {"verdict": "passed", "reason": "better", "slices": []}
+    result = Candidate(head=values, record={"scope": "values", "live_at_start": live, "gate": gate})
+    outcome = write_learned(tmp_path, JobResult(result, live, 12, {}))
+    told = register_learned(tmp_path, outcome, papers, promote=True, accept=False, task="t1")
+    assert told["model"] == papers.live_model != live
+    head = papers.head(papers.live_model)
+    assert torch.equal(head.query_delta, papers.head(live).query_delta)
+    assert torch.equal(head.value_delta, values.value_delta)

@@ -16,9 +16,8 @@ from support.training.second_stages import judged_collection
 from dsearch.engine import SearchEngine
 from dsearch.jobs import TrainingJob
 from dsearch.service.routes import tasks
-from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
-from dsearch.service.tasks.results import register_made
-from dsearch.training import JobResult, run_training, summary
+from dsearch.service.tasks.results import register_learned, write_learned
+from dsearch.training import JobResult, Registration, run_training
 from dsearch.training.finetune import second_stage, stage_fit
 
 
@@ -43,15 +42,14 @@ def test_a_stage_that_failed_is_named_with_its_figures(
     gate = dataclasses.replace(stage.gate, verdict="refused", reason="nDCG@10 fell")
     record = {**stage.record, "gate": gate.to_dict()}
     learned = dataclasses.replace(learned, second_stage=dataclasses.replace(stage, gate=gate, record=record))
-    outcome = json.loads(json.dumps(_written(tmp_path, learned)))
-    registered = register_made(tmp_path, outcome, collection, promote=True, accept=False, task="t1")
+    outcome = json.loads(json.dumps(write_learned(tmp_path, learned)))
+    result = register_learned(tmp_path, outcome, collection, promote=True, accept=False, task="t1")
     assert collection.head(collection.live_model).second_stage is None
-    result = summary(registered, outcome["record"], outcome["left_out"], outcome["second_stage"])
     told = result["second_stage"]
     assert (told["verdict"], told["reason"]) == ("refused", "nDCG@10 fell")
     assert told["text"].startswith("second stage (")
     assert told["gate"]["slices"]
-    assert result == learned.summary(registered)
+    assert told == learned.summary(Registration("v1", None, "v0", "kept"))["second_stage"]
 
 
 def test_a_search_without_tokens_names_the_way_to_them(engine: SearchEngine, client: TestClient) -> None:

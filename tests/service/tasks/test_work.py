@@ -84,7 +84,7 @@ class _Catalogue:
 def outside(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     outside = MagicMock()
     outside.run_spawned.return_value = OUTCOME
-    for name in ("run_spawned", "register_made", "compact", "store_files", "public_report"):
+    for name in ("run_spawned", "register_learned", "compact", "store_files", "public_report"):
         monkeypatch.setattr(manager, name, getattr(outside, name))
     for name in ("register_verdict", "summary"):
         monkeypatch.setattr(dsearch.training, name, getattr(outside, name))
@@ -153,8 +153,7 @@ def test_each_option_of_a_request_reaches_its_job(
 ) -> None:
     outside = MagicMock()
     monkeypatch.setattr(jobs, "be_first_to_go", lambda: None)
-    monkeypatch.setattr(jobs, "_written", lambda *_: {})
-    monkeypatch.setattr("dsearch.service.tasks.results.write_made", outside.write_made)
+    monkeypatch.setattr("dsearch.service.tasks.results.write_learned", outside.write_learned)
     monkeypatch.setattr("dsearch.engine.parts_from_file", outside.parts_from_file)
     outside.parts_from_file.return_value = ("given-head", "given-change")
     for name in JOBS.values():

@@ -41,9 +41,7 @@ def test_a_version_knows_the_queries_that_it_learned_from(
     trained = finetune(examples, TrainingOptions(epochs=1, folds=0, tune=False))
     assert trained.learned_from is not None
     assert trained.learned_from.texts == (list(QUERIES.values()) if source == "judgements" else None)
-    made = register(
-        synonyms, trained.head, trained.record, passed=False, reason="", learned_from=trained.learned_from
-    )
+    made = register(synonyms, trained)
     asked = [Query("new", "which nobody asked"), Query("known", QUERIES["q03"])]
     assert trained_on(synonyms, made.version, asked, encode_queries(synonyms, asked)) == ["known"]
 

@@ -24,8 +24,7 @@ from dsearch.engine.state import caches
 from dsearch.engine.state.caches import RerankerScores, identity_of
 from dsearch.errors import InvalidRequest, NotInCluster, RerankerUnavailable
 from dsearch.jobs import TrainingJob
-from dsearch.service.tasks.jobs import _written  # pyright: ignore[reportPrivateUsage]
-from dsearch.service.tasks.results import register_made
+from dsearch.service.tasks.results import register_learned, write_learned
 from dsearch.training import JobResult, run_training
 from dsearch.training.data.examples import examples_from_judgements
 from dsearch.training.finetune import second_stage
@@ -122,10 +121,10 @@ def test_it_goes_live_and_is_stored_served_and_explained(
 
 def test_a_task_registers_it_too(trained: tuple[Collection, TrainingJob, JobResult], tmp_path: Path) -> None:
     collection, job, learned = trained
-    told = json.loads(json.dumps(_written(tmp_path, learned)))
-    registered = register_made(tmp_path, told, collection, promote=True, accept=False, task="t")
-    assert registered.outdated_by == collection.live_model  # it was registered before
-    stage = collection.head(str(registered.passed)).second_stage
+    outcome = json.loads(json.dumps(write_learned(tmp_path, learned)))
+    told = register_learned(tmp_path, outcome, collection, promote=True, accept=False, task="t")
+    assert told["outdated_by"] == collection.live_model  # it was registered before
+    stage = collection.head(told["passed"]).second_stage
     assert stage is not None
     assert stage.reranker is not None
     assert stage.reranker.name == job.reranker

@@ -114,7 +114,8 @@ class Fitted:
 
 def tuned_search(passed: bool) -> TunedSearch:
     gate = replace(judge(None, None), verdict="passed" if passed else "refused")
-    return TunedSearch(Head(32), DEFAULT, {}, gate, 0.0, {RECORDED: {"floor": 0.0}})
+    record = {RECORDED: {"floor": 0.0}, "gate": gate.to_dict()}
+    return TunedSearch(head=Head(32), record=record, gate=gate, setting=DEFAULT, scores={})
 
 
 def test_the_strength_is_fitted_behind_what_answers_after_the_tuning(

@@ -71,20 +71,13 @@ def test_the_tuned_search_may_answer_where_the_head_may_not(words: Collection, m
     assert not trained.gate.passed
     assert trained.gate.reason.startswith("against the tuned search: ")
     assert trained.tuned is not None
-    assert trained.tuned.gate.passed
+    assert trained.tuned.passed
     assert trained.goes_live == "tuned"
     assert trained.learned_from is not None
     assert trained.learned_from.texts == misled.texts
     weight = setting_of(trained.head)[0] / trained.keyword_factor
     assert weight == pytest.approx(trained.tuned.setting[0], abs=1e-3)
-    made = register(
-        words,
-        trained.head,
-        trained.record,
-        passed=trained.gate.passed,
-        reason=trained.gate.reason,
-        tuned_head=trained.tuned.head,
-    )
+    made = register(words, trained)
     assert (made.version, made.live, words.live_model) == ("v1", "v2", "v2")
     assert setting_of(words.head("v2")) == trained.tuned.setting
     assert words.store.model("v2").record["scope"] == "tune"
@@ -96,9 +89,7 @@ def test_nothing_is_promoted_unasked(
     words: Collection, misled: Examples, promote: bool, accept: bool, live: str | None
 ) -> None:
     trained = finetune(misled, IDLE)
-    made = register(
-        words, trained.head, trained.record, passed=False, reason="", promote=promote, accept=accept
-    )
+    made = register(words, replace(trained, tuned=None), promote=promote, accept=accept)
     assert (made.live, words.live_model) == (live, live or "v0")
     assert len(words.store.models()) == 1
 
@@ -231,9 +222,11 @@ def test_where_both_pass_the_head_must_beat_the_tuned_search_as_well() -> None:
 def test_what_was_refused_does_not_go_live(head: Verdict, tuned: Verdict, live: str | None) -> None:
     of_head, of_tuned = (replace(judge(None, None), verdict=verdict) for verdict in (head, tuned))
     record = {RECORDED: {"floor": 0.0}}
-    searched = TunedSearch(Head(8), DEFAULT, {}, of_tuned, 0.0, record)
+    about = {"record": {**record, "gate": of_tuned.to_dict()}, "gate": of_tuned}
+    searched = TunedSearch(head=Head(8), setting=DEFAULT, scores={}, **about)
     room = Headroom(1, 1, 0.5, 0.5, 0.5)
-    trained = TrainingResult(Head(8), 1, room, of_head, 0.0, record, tuned=searched)
+    about = {"record": {**record, "gate": of_head.to_dict()}, "gate": of_head}
+    trained = TrainingResult(head=Head(8), epochs=1, headroom=room, tuned=searched, **about)
     assert trained.goes_live == live
 
 
