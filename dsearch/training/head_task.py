@@ -290,8 +290,8 @@ class _FrozenDocuments(NothingFurther):
     def __init__(self, examples: Examples, options: TrainingOptions, student: Student, device: str):
         self.trained = student
         self._examples, self._options = examples, options
-        corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot))
-        further = examples.once("further", lambda: FurtherPassages.of(examples.snapshot, corpus))
+        corpus = examples.cached("corpus", lambda: corpus_embeddings(examples.snapshot))
+        further = examples.cached("further", lambda: FurtherPassages.of(examples.snapshot, corpus))
         dtype = STORED_TYPES[options.precision]
         self._corpus = corpus.to(device, dtype)
         self._further = None if further is None else further.to(self._corpus.device, dtype)
@@ -305,7 +305,7 @@ class _FrozenDocuments(NothingFurther):
         steps = -(-len(examples) // options.batch_size) * options.epochs
         draws = steps * options.retention_batch if options.retention else 0
         whole = draws >= len(self._retained)
-        self._frozen = examples.once(
+        self._frozen = examples.cached(
             ("frozen", device, whole, dtype), lambda: FrozenAttention(self._retained, draws)
         )
 

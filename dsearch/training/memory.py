@@ -31,7 +31,7 @@ from dsearch.results import MemoryResult
 from dsearch.store import MemoryRow
 from dsearch.training.data.examples import Examples, examples_from_judgements
 from dsearch.training.gate.gate import Gate, GateReport, judge
-from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.held_out import Answers, drawn_parts
 from dsearch.training.memory_values import GRID, MemorySetting, MemoryValues, memory_of, values_of_memories
 from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, head_of
 from dsearch.types import query_name
@@ -67,7 +67,8 @@ class MemoryTrials:
     def of(cls, trials: Trials) -> MemoryTrials:
         """Score the grid."""
         examples = trials.examples.subset(trials.drawn.tolist())
-        settings = [*dict.fromkeys([trials.start, trials.choose().setting, *_by_folds(trials)])]
+        by_folds = [trials.choose(trials.drawn[part].tolist()).setting for part in _parts(trials)]
+        settings = [*dict.fromkeys([trials.start, trials.choose().setting, *by_folds])]
         values = values_of_memories(trials.examples, trials.drawn, settings)
         times: dict[int, int] = {}
         for at in np.concatenate([at for at, _ in trials.examples.relevant]).tolist():
@@ -96,11 +97,10 @@ class MemoryTrials:
     def crossed(self) -> tuple[ChosenMemory, Answers, Answers]:
         """The choice by all queries, the answers of the start, and each fold's by what the others choose."""
         trials = self.trials
-        fold = np.random.default_rng([trials.seed, 2]).permutation(len(trials.drawn)) % _FOLDS
-        every = np.zeros((2, len(fold)))
-        plain = np.zeros(len(fold))
-        for number in range(min(_FOLDS, len(fold))):
-            mine = np.flatnonzero(fold == number)
+        every = np.zeros((2, len(trials.drawn)))
+        plain = np.zeros(len(trials.drawn))
+        for part in _parts(trials):
+            mine = np.flatnonzero(part)
             of_fold = self.choose(trials.drawn[mine].tolist())
             every[:, mine] = self.values[of_fold].subset(mine)
             plain[mine] = self.values[of_fold.setting, None].all[mine]
@@ -178,10 +178,8 @@ def _doubt(memory: MemorySetting) -> float:
     return _FIRMNESS * sum(step**2 for step in steps)
 
 
-def _by_folds(trials: Trials) -> Iterator[Setting]:
-    fold = np.random.default_rng([trials.seed, 2]).permutation(len(trials.drawn)) % _FOLDS
-    for number in range(min(_FOLDS, len(fold))):
-        yield trials.choose(trials.drawn[fold == number].tolist()).setting
+def _parts(trials: Trials) -> Iterator[Bool[np.ndarray, " drawn"]]:
+    return drawn_parts(len(trials.drawn), _FOLDS, trials.seed, 2)
 
 
 REMEMBER = "remember"  # of the record of such a version

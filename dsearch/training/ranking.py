@@ -41,8 +41,10 @@ class Ranking:
 
     def __init__(self, examples: Examples, *, keywords: bool = True):
         self.examples = examples
-        self._corpus = examples.once("corpus", lambda: corpus_embeddings(examples.snapshot))
-        self._further = examples.once("further", lambda: FurtherPassages.of(examples.snapshot, self._corpus))
+        self._corpus = examples.cached("corpus", lambda: corpus_embeddings(examples.snapshot))
+        self._further = examples.cached(
+            "further", lambda: FurtherPassages.of(examples.snapshot, self._corpus)
+        )
         self._keywords = keywords
         self._keyword: KeywordScores | None = None
         self._weighed_by: tuple[float, float] | None = None
@@ -394,7 +396,7 @@ class KeywordScores:
     def __init__(self, examples: Examples, device: str = "cpu"):
         self._examples, self._device = examples, device
         keyword = examples.snapshot.keyword
-        cached: dict[str, Row] = examples.once(("keyword", keyword.k1, keyword.b), dict)
+        cached: dict[str, Row] = examples.cached(("keyword", keyword.k1, keyword.b), dict)
         missing = [text for text in dict.fromkeys(examples.texts) if text not in cached]
         size = 4 * (len(cached) + len(missing)) * examples.snapshot.positions
         self._rows_of_examples: list[Row] | None = None

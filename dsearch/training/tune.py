@@ -8,7 +8,6 @@ cross-validated choice scores below the better of the two, that one is used.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from dsearch.errors import InvalidRequest, amount
 from dsearch.training.candidate import JudgedCandidate
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
-from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.held_out import Answers, drawn_parts, is_clear
 from dsearch.training.loop.loop import Observer
 from dsearch.training.ranking import Ranking
 from dsearch.training.relevant import Relevant
@@ -166,12 +165,11 @@ class Trials:
         queries = table.shape[1]
         if queries < MIN_QUERIES:
             return ChosenSetting(self.start, values[self.start])
-        fold = np.random.default_rng([self.seed, 1]).permutation(queries) % min(_FOLDS, queries)
         crossed = np.zeros(queries)
-        for number in range(fold.max() + 1):
-            others = np.compress(fold != number, table, axis=1)
+        for part in drawn_parts(queries, _FOLDS, self.seed, 1):
+            others = np.compress(~part, table, axis=1)
             best = _best(dict(zip(values, others, strict=True)), others)
-            crossed[fold == number] = values[best][fold == number]
+            crossed[part] = values[best][part]
         setting = _best(values, table)
         legs = [DENSE, *(setting for setting in values if setting[:2] == KEYWORD[:2])]
         leg = max(legs, key=lambda setting: values[setting].mean())
@@ -182,7 +180,7 @@ class Trials:
 
     def judged(self, choice: ChosenSetting, gate: Gate | None = None) -> GateReport:
         """Gate report of a choice by all queries: the cross-validated values against those of the start."""
-        before, after = _answers(self.values[self.start]), _answers(choice.crossed)
+        before, after = (Answers.of_scores(of) for of in (self.values[self.start], choice.crossed))
         return judge(before, after, gate, queries=self.drawn, seed=self.seed)
 
     def tuned(self, choice: ChosenSetting, gate: GateReport) -> TunedSearch:
@@ -283,7 +281,7 @@ def _best(values: Values, table: Float[np.ndarray, "settings queries"]) -> Setti
     if not other:
         return own
     best = _best_of(other, values, means)
-    return best if _clear(values[best] - values[own]) else own
+    return best if is_clear(values[best] - values[own]) else own
 
 
 def _best_of(settings: Sequence[Setting], values: Values, means: Mapping[Setting, float]) -> Setting:
@@ -291,12 +289,4 @@ def _best_of(settings: Sequence[Setting], values: Values, means: Mapping[Setting
     if best.hop_strength == 0:
         return best
     plain = max((setting for setting in settings if setting.hop_strength == 0), key=means.__getitem__)
-    return best if _clear(values[best] - values[plain]) else plain
-
-
-def _clear(gain: Float[np.ndarray, " queries"]) -> bool:
-    return bool(gain.mean() > gain.std() / math.sqrt(len(gain)))
-
-
-def _answers(values: Float[np.ndarray, " queries"]) -> Answers:
-    return Answers(values, np.zeros(len(values), bool), values)
+    return best if is_clear(values[best] - values[plain]) else plain

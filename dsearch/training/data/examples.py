@@ -68,7 +68,7 @@ class Examples:
         source: origin of the examples; a model stores the queries' texts only for judgements.
         negatives: positions of documents that were seen and left; the objective `judged` compares with them,
             too. None without any.
-        known: cache of results derived from the snapshot, shared by all parts of these examples, see `once`;
+        known: cache of results derived from the snapshot, shared by all parts of these examples (`cached`);
             None disables it.
     """
 
@@ -92,12 +92,12 @@ class Examples:
         """Return these examples with a cache of results, shared by all their parts."""
         return self if self.cache is not None else replace(self, cache={})
 
-    def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
-        """Return `make()`, cached for these examples and all their parts if they have a cache."""
+    def cached(self, name: Hashable, compute: Callable[[], _Made]) -> _Made:
+        """Return `compute()`, cached for these examples and all their parts if they have a cache."""
         if self.cache is None:
-            return make()
+            return compute()
         if name not in self.cache:
-            self.cache[name] = make()
+            self.cache[name] = compute()
         return self.cache[name]
 
     def weighed(self, head: Head | None) -> Examples:

@@ -29,7 +29,7 @@ from dsearch.training.finetune.head import TrainingResult
 from dsearch.training.finetune.second_stage import train_stage_of_full
 from dsearch.training.full_task import FullOptions, MovingIndex, train_full
 from dsearch.training.gate.gate import Gate, judge
-from dsearch.training.gate.held_out import MOST, Answers, HeldOut, headroom, split_folds
+from dsearch.training.gate.held_out import Answers, HeldOut, headroom, split_folds, without_fold
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
     CrossFitted,
@@ -39,8 +39,8 @@ from dsearch.training.gate.selection import (
     reweighed,
 )
 from dsearch.training.loop.distributed import Processes
-from dsearch.training.loop.loop import Epoch, Observer, Student, TrainingDiverged, Watch
-from dsearch.training.loop.run_folder import ReadingStage, RunFolder
+from dsearch.training.loop.loop import Epoch, Observer, Student, Watch
+from dsearch.training.loop.run_folder import ReadingStage, RunFolder, keeping_last_good
 from dsearch.training.losses.passages import FurtherPassages
 from dsearch.types import Progress
 
@@ -92,14 +92,11 @@ def finetune_full(
     part: list[int] = []
     if options.held_out:
         part = split_folds(examples, options.held_out, options.seed)[0]
-    training = examples.subset(sorted(set(range(len(examples))) - set(part)))
+    training, ranked = without_fold(examples, part, options.seed)
     if not len(training):
         raise InvalidRequest(
             f"{amount(len(examples), 'example')}, of which {len(part)} are held out; give more"
         )
-    ranked = part
-    if len(part) > MOST:
-        ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
     held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords) if part else None
     before = None if held_out is None else held_out.answers(start)
     stage = None if run is None else run.stage("train")
@@ -127,7 +124,7 @@ def finetune_full(
             return processes.agree(observer.cancelled())
 
     state = examples.snapshot
-    try:
+    with keeping_last_good(run if processes.first else None):
         trained = train_full(
             training,
             lambda at: collection.store.contents(state.rows(at)),
@@ -138,12 +135,6 @@ def finetune_full(
             processes=processes,
             on_epoch=report,
         )
-    except TrainingDiverged as error:
-        if run is not None and error.good_epoch and processes.first:
-            error.add_note(
-                f"the head after epoch {error.good_epoch} is in {run.keep_last_good(error.student.head)}"
-            )
-        raise
     student, index = trained.student, trained.index
     assert student.encoder is not None
     documents = _encoded(collection, state, student.encoder, index, reports)

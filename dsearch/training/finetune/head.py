@@ -9,9 +9,10 @@ served (selection.py). `finetune` chooses from all those answers together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -29,7 +30,15 @@ from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.second_stage import FoldHeads, OwnQueries, TrainedStage
 from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
-from dsearch.training.gate.held_out import ENOUGH, MOST, Answers, Headroom, HeldOut, headroom, split_folds
+from dsearch.training.gate.held_out import (
+    ENOUGH,
+    Answers,
+    Headroom,
+    HeldOut,
+    headroom,
+    split_folds,
+    without_fold,
+)
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
     MEMORY_SHARES,
@@ -44,9 +53,9 @@ from dsearch.training.gate.selection import (
     reweighed,
     with_memory,
 )
-from dsearch.training.head_task import MakeTask, new_head, train_student
-from dsearch.training.loop.loop import Epoch, Observer, Student, TrainingDiverged, Watch
-from dsearch.training.loop.run_folder import RunFolder, Stage
+from dsearch.training.head_task import MakeTask, OnStudent, new_head, train_student
+from dsearch.training.loop.loop import Epoch, Observer, Student, Watch
+from dsearch.training.loop.run_folder import RunFolder, Stage, keeping_last_good
 from dsearch.training.memory import MemoryTrials, memory_of
 from dsearch.training.options import TrainingOptions
 from dsearch.training.tune import (
@@ -154,149 +163,34 @@ class Trainings:
         for number, part in enumerate(split_folds(examples, options.folds, options.seed)):
             if sum(len(fold.before) for fold in folds) >= ENOUGH:
                 break
-            folds.append(self._fold(number, part, checkpoints, trials, memories))
+            fold = _FoldTraining(self, f"fold-{number}", part, checkpoints, trials, memories)
+            folds.append(fold.finish())
         return folds
 
     def on_all(self, epochs: int, start: Head) -> Student:
         """Train on all examples, for this number of epochs of the schedule."""
-        stage = None if self.run is None else self.run.stage("train")
+        stage = self.stage("train")
+        report = partial(self.tell, "train", stage)
+        return self.train(self.examples, "train", stage, report, start=start, epochs=epochs)
 
-        def report(epoch: Epoch, student: Student) -> bool:
-            return self._tell("train", stage, epoch, student)
+    def stage(self, name: str) -> Stage | None:
+        """The folder of one training of the run."""
+        return None if self.run is None else self.run.stage(name)
 
-        return self._train(self.examples, "train", stage, epochs, start, report)
-
-    def _fold(
-        self,
-        number: int,
-        part: list[int],
-        checkpoints: list[int],
-        trials: Trials | None,
-        memories: MemoryTrials | None,
-    ) -> FoldAnswers:
-        examples, options = self.examples, self.options
-        training = examples.subset(sorted(set(range(len(examples))) - set(part)))
-        ranked = part
-        if len(part) > MOST:
-            ranked = np.sort(np.random.default_rng(options.seed).choice(part, MOST, replace=False)).tolist()
-        held_out = HeldOut(examples.subset(ranked), training, keywords=options.keywords)
-        stage = None if self.run is None else self.run.stage(f"fold-{number}")
-        now = before = held_out.answers(self.start)
-        start, strength = self.start, self.start.hop_strength.item()
-        hops = [strength]
-        if trials is not None:
-            setting = trials.choose(without=part).setting
-            start, strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
-            before = held_out.answers(start)
-            hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
-        tuned, beside = before, None if memories is None else memories.choose(without=part).memory
-        searched = start
-        if beside is not None:
-            searched = with_memory(start, memory_of(training, beside), 1.0)
-            tuned = held_out.answers(searched)
-        # An encoder that learned is served whole: its head alone would not lead back.
-        shares = SHARES if self.encoder is None else (1.0,)
-        if beside is not None and self.encoder is None:
-            shares = (0.0, *shares)  # the tuned search with its memory
-        factors = (1.0,) if self.encoder is not None or trials is None else KEYWORD_FACTORS
-        after: dict[int, Answers] = {}
-        served: dict[ServingChoice, Answers] = {}
-        if stage is not None:  # what is there of before the run was interrupted
-            after = stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
-            by_score = stage.answers_in(_SERVED)
-            served = {
-                ServingChoice(*map(float, label.split())): answers for label, answers in by_score.items()
-            }
-        beginning = new_head(examples.states.shape[1], options, start)
-        learned: list[Student] = []
-        plain: dict[int, Head] = {}  # by number of the checkpoint
-
-        def rankings(choice: CheckpointChoice) -> AnsweredQueries | None:
-            of = choice.served
-            if of is None:
-                head = plain.get(choice.checkpoint)
-                return None if head is None else ranked_examples(held_out.examples, head)
-            student = learned[0]
-            head = reweighed(part_of_the_way(beginning, student.head, of.share), of.keywords)
-            head = deepcopy(head)
-            with torch.no_grad():
-                head.hop_strength.fill_(of.hop)
-            if beside is not None and of.memory:
-                memory = memory_of(training, beside, states=student.states(training))
-                head = with_memory(head, memory, of.memory)
-            own = replace(held_out.examples, states=student.states(held_out.examples))
-            return ranked_examples(own, head.eval())
-
-        def report(epoch: Epoch, student: Student) -> bool:
-            if epoch.number not in checkpoints:
-                return self._tell("validate", stage, epoch, student)
-            states = student.states(held_out.examples)
-            if self.encoder is None and self.task is None:
-                plain[checkpoints.index(epoch.number) + 1] = deepcopy(student.head).cpu().eval()
-            if epoch.number == checkpoints[-1]:
-                learned.append(student)
-                memory = None
-                if beside is not None:
-                    memory = memory_of(training, beside, states=student.states(training))
-                here = None if memory is None else on_device_of(student.head, memory)
-                for share in shares:
-                    head = part_of_the_way(beginning, student.head, share)
-                    if share:
-                        of_head = {
-                            ServingChoice(share, 0.0, factor): reweighed(head, factor) for factor in factors
-                        }
-                        served.update(_answers_by_hop(held_out, of_head, hops, states))
-                    if here is not None:  # which moves the answers more than a hop does: few are tried
-                        of_memory = {
-                            ServingChoice(share, 0.0, factor, memory=part): with_memory(
-                                reweighed(head, factor), here, part
-                            )
-                            for part in MEMORY_SHARES
-                            for factor in factors[:2]
-                        }
-                        served.update(_answers_by_hop(held_out, of_memory, sorted({0.0, strength}), states))
-                answers = served[ServingChoice(1.0, strength)]
-                two_stages = self.encoder is None or options.stage_loss
-                if two_stages and self.task is None and examples.snapshot.tokens is not None:
-                    trained, own = deepcopy(student.head).cpu(), None
-                    if student.encoder is not None:
-                        own = OwnQueries(*student.encoder.encode_tokens(held_out.examples.texts, "query"))
-                    parts = FoldParts(ranked, self.start, searched, beginning, trained, memory, plain, own)
-                    self.parts.append(parts)
-            else:
-                answers = held_out.answers(student.head, states)
-            after[epoch.number] = answers
-            if stage is not None:
-                stage.keep_answers(f"epoch-{epoch.number}", answers)
-                if served:
-                    labels = {" ".join(map(repr, of)): answers for of, answers in served.items()}
-                    stage.keep_answers_in(_SERVED, labels)
-            epoch = replace(epoch, before=now.means(), after=answers.means())
-            return self._tell("validate", stage, epoch, student)
-
-        self._train(training, "validate", stage, None, start, report)
-        return FoldAnswers(
-            now,
-            before,
-            [after[epoch] for epoch in checkpoints],
-            served,
-            tuned,
-            np.array(ranked, np.int64),
-            rankings if learned else None,
-        )
-
-    def _train(
+    def train(
         self,
         examples: Examples,
         name: str,
         stage: Stage | None,
-        epochs: int | None,
+        report: OnStudent,
+        *,
         start: Head,
-        report: Callable[[Epoch, Student], bool],
+        epochs: int | None = None,
     ) -> Student:
+        """Train on some examples; all epochs when None."""
         if stage is not None:
             stage.forget_unfinished_metrics()
-        try:
+        with keeping_last_good(self.run):
             return train_student(
                 examples,
                 self.options,
@@ -308,17 +202,153 @@ class Trainings:
                 on_epoch=report,
                 task=self.task,
             )
-        except TrainingDiverged as error:
-            if self.run is not None and error.good_epoch:
-                path = self.run.keep_last_good(error.student.head)
-                error.add_note(f"the head after epoch {error.good_epoch} is in {path}")
-            raise
 
-    def _tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:
+    def tell(self, name: str, stage: Stage | None, epoch: Epoch, student: Student) -> bool:
+        """Write the metrics of an epoch, and report it."""
         if stage is not None:
             stage.add_metrics(epoch, student)
         self.observer.epoch(name, epoch)
         return True
+
+
+class _FoldTraining:
+    """A training without one fold, which is answered at each checkpoint.
+
+    Args:
+        run: trainings of the run.
+        name: of the stage in the run's folder.
+        part: indices of the fold's queries.
+        checkpoints: epochs after which the fold is ranked.
+        trials: initial settings, chosen without the fold; None for the start of the run.
+        memories: query memories beside them, likewise; None for no memory.
+    """
+
+    def __init__(
+        self,
+        run: Trainings,
+        name: str,
+        part: list[int],
+        checkpoints: list[int],
+        trials: Trials | None,
+        memories: MemoryTrials | None,
+    ):
+        examples, options, learns = run.examples, run.options, run.encoder is not None
+        self._run, self._stage, self._checkpoints = run, run.stage(name), checkpoints
+        self._training, self._ranked = without_fold(examples, part, options.seed)
+        self._held_out = HeldOut(examples.subset(self._ranked), self._training, keywords=options.keywords)
+        self._now = self._before = self._held_out.answers(run.start)
+        self._start, self._strength = run.start, run.start.hop_strength.item()
+        self._hops = [self._strength]
+        if trials is not None:
+            setting = trials.choose(without=part).setting
+            self._start, self._strength = head_of(setting, examples.states.shape[1]), setting.hop_strength
+            self._before = self._held_out.answers(self._start)
+            self._hops = sorted({0.0, *HOP_STRENGTHS, trials.start.hop_strength})
+        self._memory = None if memories is None else memories.choose(without=part).memory
+        self._searched, self._tuned = self._start, self._before
+        if self._memory is not None:
+            self._searched = with_memory(self._start, memory_of(self._training, self._memory), 1.0)
+            self._tuned = self._held_out.answers(self._searched)
+        # An encoder that learned is served whole: its head alone would not lead back.
+        self._shares = (1.0,) if learns else SHARES
+        if self._memory is not None and not learns:
+            self._shares = (0.0, *SHARES)  # the tuned search with its memory
+        self._factors = (1.0,) if learns or trials is None else KEYWORD_FACTORS
+        self._beginning = new_head(examples.states.shape[1], options, self._start)
+        self._student: Student | None = None  # after the last checkpoint, if it was reached here
+        self._plain: dict[int, Head] = {}  # by number of the checkpoint
+        self._after: dict[int, Answers] = {}
+        self._served: dict[ServingChoice, Answers] = {}
+        if self._stage is not None:  # what an interrupted run has kept
+            self._after = self._stage.several_answers({epoch: f"epoch-{epoch}" for epoch in checkpoints})
+            self._served = {
+                ServingChoice(*map(float, label.split())): answers
+                for label, answers in self._stage.answers_in(_SERVED).items()
+            }
+
+    def finish(self) -> FoldAnswers:
+        """Train, and return the answers of every checkpoint."""
+        self._run.train(self._training, "validate", self._stage, self.checkpoint, start=self._start)
+        return FoldAnswers(
+            self._now,
+            self._before,
+            [self._after[epoch] for epoch in self._checkpoints],
+            self._served,
+            self._tuned,
+            np.array(self._ranked, np.int64),
+            None if self._student is None else self._rankings,
+        )
+
+    def checkpoint(self, epoch: Epoch, student: Student) -> bool:
+        """Answer the fold, if this epoch is a checkpoint; at the last one in each way of serving."""
+        run, stage = self._run, self._stage
+        if epoch.number not in self._checkpoints:
+            return run.tell("validate", stage, epoch, student)
+        states = student.states(self._held_out.examples)
+        if run.encoder is None and run.task is None:
+            number = self._checkpoints.index(epoch.number) + 1
+            self._plain[number] = deepcopy(student.head).cpu().eval()
+        if epoch.number == self._checkpoints[-1]:
+            answers = self._serve(student, states)
+        else:
+            answers = self._held_out.answers(student.head, states)
+        self._after[epoch.number] = answers
+        if stage is not None:
+            stage.keep_answers(f"epoch-{epoch.number}", answers)
+            if self._served:
+                labels = {" ".join(map(repr, of)): answers for of, answers in self._served.items()}
+                stage.keep_answers_in(_SERVED, labels)
+        epoch = replace(epoch, before=self._now.means(), after=answers.means())
+        return run.tell("validate", stage, epoch, student)
+
+    def _serve(self, student: Student, states: Float32[np.ndarray, "queries encoder_dim"]) -> Answers:
+        """Answer the fold in each way of serving the trained head; return the answers of the plainest."""
+        self._student, run, memory = student, self._run, self._memory_of(student)
+        here = None if memory is None else on_device_of(student.head, memory)
+        for share in self._shares:
+            head = part_of_the_way(self._beginning, student.head, share)
+            if share:
+                heads = {
+                    ServingChoice(share, 0.0, factor): reweighed(head, factor) for factor in self._factors
+                }
+                self._served |= _answers_by_hop(self._held_out, heads, self._hops, states)
+            if here is not None:  # which moves the answers more than a hop does: few are tried
+                heads = {
+                    ServingChoice(share, 0.0, factor, memory=part): with_memory(
+                        reweighed(head, factor), here, part
+                    )
+                    for part in MEMORY_SHARES
+                    for factor in self._factors[:2]
+                }
+                hops = sorted({0.0, self._strength})
+                self._served |= _answers_by_hop(self._held_out, heads, hops, states)
+        two_stages = run.encoder is None or run.options.stage_loss
+        if two_stages and run.task is None and run.examples.snapshot.tokens is not None:
+            trained, own = deepcopy(student.head).cpu(), None
+            if student.encoder is not None:
+                own = OwnQueries(*student.encoder.encode_tokens(self._held_out.examples.texts, "query"))
+            searches = self._ranked, run.start, self._searched, self._beginning
+            run.parts.append(FoldParts(*searches, trained, memory, self._plain, own))
+        return self._served[ServingChoice(1.0, self._strength)]
+
+    def _memory_of(self, student: Student) -> QueryMemory | None:
+        """The memory beside the trained head; None without one."""
+        if self._memory is None:
+            return None
+        return memory_of(self._training, self._memory, states=student.states(self._training))
+
+    def _rankings(self, choice: CheckpointChoice) -> AnsweredQueries | None:
+        """Rankings of the fold by the head of a choice; None if it was not kept."""
+        examples, served = self._held_out.examples, choice.served
+        if served is None:
+            head = self._plain.get(choice.checkpoint)
+            return None if head is None else ranked_examples(examples, head)
+        assert self._student is not None
+        head = as_served(self._student.head, self._beginning, served)
+        if served.memory:
+            head = with_memory(head, self._memory_of(self._student), served.memory)
+        own = replace(examples, states=self._student.states(examples))
+        return ranked_examples(own, head.eval())
 
 
 def _answers_by_hop(

@@ -49,7 +49,7 @@ from dsearch.training.finetune.stage_fit import (
     stage_with,
 )
 from dsearch.training.gate.gate import Gate, GateReport, judge
-from dsearch.training.gate.held_out import Answers, HeldOut, joined, split_folds
+from dsearch.training.gate.held_out import Answers, HeldOut, is_clear, joined, split_folds
 from dsearch.training.relevant import ndcg_at_10
 from dsearch.training.tune import MOST_QUERIES, TunedSearch
 
@@ -312,8 +312,7 @@ def chosen_strength(values: Float[np.ndarray, "methods queries"]) -> StrengthCho
     at = (best, np.arange(count))
     error = np.sqrt(np.maximum(squares[at] - means[at] ** 2, 0.0) / others)
     of_all = int(gains.mean(1).argmax())
-    clear = gains[of_all].mean() > gains[of_all].std() / np.sqrt(count)
-    method = STRENGTH_METHODS[of_all] if clear else METHODS[0]
+    method = STRENGTH_METHODS[of_all] if is_clear(gains[of_all]) else METHODS[0]
     return StrengthChoice(method, np.where(means[at] > error, best, 0).tolist())
 
 

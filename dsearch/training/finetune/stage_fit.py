@@ -43,6 +43,7 @@ from dsearch.engine.ranking.second_stage import (
 from dsearch.engine.snapshot import NONE, QueryTokens
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.training.data.examples import Examples
+from dsearch.training.gate.held_out import drawn_parts, is_clear
 from dsearch.training.relevant import Relevant, ndcg_at_10
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.5)
@@ -371,20 +372,19 @@ def chosen_method(lists: CandidateLists, examples: Examples, seed: int) -> FitMe
 
     One with a reranker has to gain more than that over the best without it.
     """
-    fold = np.random.default_rng([seed, 3]).permutation(len(lists)) % FOLDS
     methods = (*METHODS, *RERANKED_METHODS) if lists.reranked else METHODS
     values = np.zeros((len(methods), len(lists)))
-    for number in range(FOLDS):
-        mine, others = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
+    for drawn in drawn_parts(len(lists), FOLDS, seed, 3):
+        mine, others = np.flatnonzero(drawn), np.flatnonzero(~drawn)
         part, rest = lists.subset(mine), lists.subset(others)
         relevant = [examples.relevant[i] for i in part.queries]
         for row, method in enumerate(methods):
             values[row, mine] = ndcg_at_10(part.ranked(fitted(rest, method)), relevant)
     best = int(values[: len(METHODS)].mean(1).argmax())
-    best = best if _is_clear(values[best] - values[0]) else 0
+    best = best if is_clear(values[best] - values[0]) else 0
     if lists.reranked:
         other = len(METHODS) + int(values[len(METHODS) :].mean(1).argmax())
-        best = other if _is_clear(values[other] - values[best]) else best
+        best = other if is_clear(values[other] - values[best]) else best
     return methods[best]
 
 
@@ -396,8 +396,3 @@ def stage_with(weights: Float[Tensor, " terms"], reranker: RerankerIdentity | No
         if stage.reranker_weight is not None:
             stage.reranker_weight.copy_(weights[-1])
     return stage.eval()
-
-
-def _is_clear(gains: Float[np.ndarray, " queries"]) -> bool:
-    """True if the mean is above its standard error."""
-    return len(gains) > 0 and bool(gains.mean() > gains.std() / np.sqrt(len(gains)))

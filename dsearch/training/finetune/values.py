@@ -294,16 +294,11 @@ def judge_values(
         measure: name of the measure, for the report.
         seed: random seed of the resampling.
     """
-    before, after = (None, None) if scores is None else map(unseen_answers, (scores.before, scores.after))
+    before, after = (None, None) if scores is None else map(Answers.of_scores, (scores.before, scores.after))
     report = judge(before, after, gate, measure=measure, seed=seed)
     if scores is not None:
         report = _also_over_nothing(report, scores.nothing, scores.after, seed)
     return _also_accuracy(report, measures)
-
-
-def unseen_answers(scores: Float[np.ndarray, " asked"]) -> Answers:
-    """Held-out documents were never seen."""
-    return Answers(scores, np.zeros(len(scores), bool), scores)
 
 
 def _also_over_nothing(
@@ -316,7 +311,7 @@ def _also_over_nothing(
     if not report.passed:
         return report
     over = judge(
-        unseen_answers(nothing), unseen_answers(after), report.gate, measure=report.measure, seed=seed
+        Answers.of_scores(nothing), Answers.of_scores(after), report.gate, measure=report.measure, seed=seed
     )
     if over.passed:
         return report

@@ -21,7 +21,7 @@ embedding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -467,7 +467,8 @@ def judge_scores(job: SavingJob) -> GateReport:
     if job.before is None or job.after is None:
         raise InvalidRequest("no scores to judge by; give before and after")
     gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
-    return judge(answers_of(job.before), answers_of(job.after), gate, measure=job.measure, seed=job.seed)
+    before, after = Answers.of_scores(job.before), Answers.of_scores(job.after)
+    return judge(before, after, gate, measure=job.measure, seed=job.seed)
 
 
 def verdict_of(report: GateReport, compared_with: str | None) -> dict[str, Any]:
@@ -477,9 +478,3 @@ def verdict_of(report: GateReport, compared_with: str | None) -> dict[str, Any]:
         "gate": report.to_dict(),
         "compared_with": compared_with,
     }
-
-
-def answers_of(scores: Sequence[float]) -> Answers:
-    """Scores as answers; of examples that are no queries nothing is seen or unseen."""
-    numbers = np.asarray(scores, np.float64)
-    return Answers(numbers, np.zeros(len(numbers), bool), numbers)

@@ -26,7 +26,7 @@ Smaller sets agree by chance: two questions may well have the same single answer
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,6 +60,12 @@ class Answers:
     seen: Bool[np.ndarray, " queries"]
     unseen: Float[np.ndarray, " queries"]
 
+    @classmethod
+    def of_scores(cls, scores: Sequence[float] | Float[np.ndarray, " examples"]) -> Answers:
+        """Scores as answers; of examples that are no queries nothing is seen or unseen."""
+        numbers = np.asarray(scores, np.float64)
+        return cls(numbers, np.zeros(len(numbers), bool), numbers)
+
     def __len__(self) -> int:
         return len(self.all)
 
@@ -81,6 +87,17 @@ def joined(parts: list[Answers]) -> Answers:
         np.concatenate([part.seen for part in parts]),
         np.concatenate([part.unseen for part in parts]),
     )
+
+
+def is_clear(gains: Float[np.ndarray, " queries"], errors: float = 1.0) -> bool:
+    """True if the mean gain is above so many standard errors: among many choices some look better by luck."""
+    return len(gains) > 0 and bool(gains.mean() > errors * gains.std() / np.sqrt(len(gains)))
+
+
+def drawn_parts(count: int, folds: int, *seed: int) -> Iterator[Bool[np.ndarray, " queries"]]:
+    """Masks of parts of queries, drawn; what the others choose answers each (Stone 1974)."""
+    fold = np.random.default_rng(seed).permutation(count) % folds
+    return (fold == number for number in range(min(folds, count)))
 
 
 class HeldOut:
@@ -172,6 +189,14 @@ def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:
         for episode in by_episode.values():
             min(parts, key=len).extend(episode)
     return [sorted(part) for part in parts]
+
+
+def without_fold(examples: Examples, fold: list[int], seed: int) -> tuple[Examples, list[int]]:
+    """The examples without a fold, and the queries of the fold that are ranked: at most `MOST`, drawn."""
+    training = examples.subset(sorted(set(range(len(examples))) - set(fold)))
+    if len(fold) > MOST:
+        fold = np.sort(np.random.default_rng(seed).choice(fold, MOST, replace=False)).tolist()
+    return training, fold
 
 
 def _groups(examples: Examples) -> list[int]:

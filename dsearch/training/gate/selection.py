@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int64
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.evaluation.confidence import AnsweredQueries
-from dsearch.training.gate.held_out import Answers, joined
+from dsearch.training.gate.held_out import Answers, is_clear, joined
 
 _HARM = 2.0  # how much more a loss on unseen documents counts: whoever judged none of them cannot see it
 MIN_SLICE = 20  # with fewer queries, a slice says too little to choose epochs by
@@ -204,8 +204,7 @@ def kept_checkpoint(
     weighted = values * _balance(seen)
     best = int(weighted.mean(axis=1).argmax())
     gain = weighted[best] - weighted[-1]
-    clear = gain.mean() > 2 * gain.std() / np.sqrt(len(gain))
-    return best if clear else len(values) - 1
+    return best if is_clear(gain, 2.0) else len(values) - 1
 
 
 def kept_hop(values: dict[float, Float[np.ndarray, " queries"]], seen: Bool[np.ndarray, " queries"]) -> float:
@@ -218,7 +217,7 @@ def kept_hop(values: dict[float, Float[np.ndarray, " queries"]], seen: Bool[np.n
         return next(iter(values))
     best = max(values, key=lambda strength: (values[strength] * weights).mean())
     gain = (values[best] - values[0.0]) * weights
-    return best if gain.mean() > gain.std() / np.sqrt(len(gain)) else 0.0
+    return best if is_clear(gain) else 0.0
 
 
 def _balance(seen: Bool[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:

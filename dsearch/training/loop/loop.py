@@ -23,7 +23,6 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.encoder import EncoderChange, LearningEncoder
 from dsearch.errors import Cancelled, DsearchError
 from dsearch.training.data.examples import Examples
-from dsearch.training.loop.run_folder import Checkpoint
 from dsearch.types import Progress
 
 if TYPE_CHECKING:
@@ -109,6 +108,9 @@ _log = logging.getLogger(__name__)
 
 WARM_UP_SHARE = 0.1
 CHECKPOINT_S = 60.0  # between two within an epoch
+
+Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
+"""(tensors, numbers)"""
 
 
 class TrainingDiverged(DsearchError):

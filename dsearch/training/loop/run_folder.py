@@ -21,9 +21,10 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -36,17 +37,12 @@ from dsearch.attention.retrieval.head import Head
 from dsearch.errors import CorruptData, InvalidRequest
 from dsearch.index.durable import replace_file
 from dsearch.training.gate.held_out import Answers
-
-if TYPE_CHECKING:
-    from dsearch.training.loop.loop import Epoch, Student
+from dsearch.training.loop.loop import Checkpoint, Epoch, Student, TrainingDiverged
 
 FORMAT = 2
 _LIVE = "live_at_start"
 _PARTS, _ALONE = ("all", "seen", "unseen"), "answers"
 _RUN, _METRICS, _CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
-
-Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
-"""(tensors, numbers)"""
 
 Key = TypeVar("Key")
 
@@ -339,3 +335,15 @@ def _array(path: Path) -> np.ndarray:
 
 def _unreadable(path: Path, error: Exception) -> CorruptData:
     return CorruptData(f"{path}: cannot be read ({error}); delete the run's folder and train again")
+
+
+@contextmanager
+def keeping_last_good(run: RunFolder | None) -> Iterator[None]:
+    """Keep the head of the last good epoch of a training that diverges; its error then says where."""
+    try:
+        yield
+    except TrainingDiverged as error:
+        if run is not None and error.good_epoch:
+            path = run.keep_last_good(error.student.head)
+            error.add_note(f"the head after epoch {error.good_epoch} is in {path}")
+        raise

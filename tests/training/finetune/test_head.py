@@ -345,15 +345,14 @@ def test_a_fold_has_no_part_in_the_choice_of_its_setting_and_memory(
             return self.trials.choose(without)
 
     chosen: list[tuple[list[int], list[list[int]], list[list[int]]]] = []
-    whole = module.Trainings._fold  # pyright: ignore[reportPrivateUsage]
+    whole = module._FoldTraining  # pyright: ignore[reportPrivateUsage]
 
-    def fold(self: Any, number: int, part: list[int], checkpoints: list[int], *trials: Any) -> Any:
+    def fold(run: Any, name: str, part: list[int], checkpoints: list[int], *trials: Any) -> Any:
         settings, memories = map(Choosing, trials)
-        answers = whole(self, number, part, checkpoints, settings, memories)
         chosen.append((part, settings.without, memories.without))
-        return answers
+        return whole(run, name, part, checkpoints, settings, memories)
 
-    monkeypatch.setattr(module.Trainings, "_fold", fold)
+    monkeypatch.setattr(module, "_FoldTraining", fold)
     finetune(examples(synonyms).subset(range(40)), TrainingOptions(epochs=1, folds=2))
     assert len(chosen) == 2
     for part, settings, memories in chosen:

@@ -41,8 +41,9 @@ from dsearch.training import (
 )
 from dsearch.training import values as task
 from dsearch.training.finetune import values as finetune
-from dsearch.training.finetune.values import ValueScores, judge_values, unseen_answers
+from dsearch.training.finetune.values import ValueScores, judge_values
 from dsearch.training.gate.gate import GateReport, judge
+from dsearch.training.gate.held_out import Answers
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import ValueOptions
 from dsearch.training.values import (
@@ -337,8 +338,8 @@ def test_null_labels_pass_the_gate_no_more_often_than_alpha() -> None:
     for trial in range(200):
         before = generator.normal(size=80)
         report = judge(
-            unseen_answers(before),
-            unseen_answers(before + generator.normal(0, 0.1, 80)),
+            Answers.of_scores(before),
+            Answers.of_scores(before + generator.normal(0, 0.1, 80)),
             Gate(),
             samples=500,
             seed=trial,

@@ -17,6 +17,7 @@ from dsearch.training.evaluation import Baseline, judge_regression
 from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.finetune.values import _also_accuracy  # pyright: ignore[reportPrivateUsage]
 from dsearch.training.gate.gate import GateReport, Slice
+from dsearch.training.gate.held_out import is_clear
 from dsearch.training.gate.selection import kept_checkpoint, kept_hop
 
 GATE_MODULE = importlib.import_module("dsearch.training.gate.gate")
@@ -96,10 +97,8 @@ def test_what_gains_nothing_is_not_chosen() -> None:
     equal, seen = np.full(40, 0.5), np.arange(40) < 20
     assert kept_checkpoint(np.stack([equal] * 3), seen) == 2
     assert kept_hop({1.0: equal, 0.0: equal}, seen) == 0.0
-    assert not importlib.import_module("dsearch.training.tune")._clear(equal - equal)
-    stage = importlib.import_module("dsearch.training.finetune.stage_fit")
-    assert not stage._is_clear(equal - equal)
-    assert not stage._is_clear(np.zeros(0))
+    assert not is_clear(equal - equal)
+    assert not is_clear(np.zeros(0))
     strength = importlib.import_module("dsearch.training.finetune.second_stage").chosen_strength
     none = strength(np.stack([equal] * 6))
     assert (none.method.strength, {*none.left_out}) == (0.0, {0})

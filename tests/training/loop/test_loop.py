@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dsearch.errors import Cancelled
 from dsearch.training.loop.loop import (
+    Checkpoint,
     Epoch,
     NothingFurther,
     TrainingDiverged,
@@ -19,7 +20,6 @@ from dsearch.training.loop.loop import (
     Watch,
     run_course,
 )
-from dsearch.training.loop.run_folder import Checkpoint
 
 COURSE = TrainingSchedule(examples=12, batch_size=3, epochs=3, seed=0)  # four steps an epoch
 
