@@ -241,11 +241,12 @@ def test_past_queries_are_as_an_encoder_that_learned_sees_them(
     queries, judgements = queries_of()
     chosen: dict[str, Any] = {"encoder_training": "all", "encoder_learning_rate": 0.05, "epochs": 1}
     run_training(topics, TrainingJob(queries=queries, judgements=judgements, scope="query", **chosen))
-    trained = [(stored, own) for stored, own in seen if own is not None]
+    of_folds = [pair for pair in seen if len(pair[0]) < len(queries)]  # a fold knows nothing of its own
+    trained = [(stored, own) for stored, own in of_folds if own is not None]
     # By fold: beside the tuned search; beside the head when it is ranked, and when it is calibrated.
-    assert 2 * len(seen) == 3 * len(trained) > 0
+    assert 2 * len(of_folds) == 3 * len(trained) > 0
+    assert len(seen) - len(of_folds) <= 1  # beside the head that learned from all
     assert not any(np.allclose(stored, own) for stored, own in trained)
     assert sorted(unasked) == [*range(len(queries))]  # each fold chooses none of its own
     assert len(calibrated) == 3
     assert not any(calibrated)
-    assert max(len(stored) for stored, _ in seen) < len(queries)  # a fold knows nothing of its own

@@ -29,7 +29,7 @@ from dsearch.service.tasks.results import (
     write_rows,
 )
 from dsearch.store import MemoryRow, Passages
-from dsearch.training import Candidate, JobResult
+from dsearch.training import Candidate, JobResult, judge
 from dsearch.training.candidate import RowsCandidate, StageCandidate
 from dsearch.types import Document
 
@@ -150,10 +150,10 @@ def test_what_was_deleted_is_not_written(papers: Collection, tmp_path: Path) -> 
     assert len(written["embeddings"]) == len(written["rows"]) < state.positions
 
 
-def learned(verdict: str, **more: Any) -> JobResult:
+def learned(**more: Any) -> JobResult:
     """Result of a training whose gate had too few queries, with more that was judged by itself."""
-    gate = {"verdict": "cannot tell", "reason": "too few", "slices": []}
-    head = Candidate(head=head_of(0), record={"scope": "head", "gate": gate})
+    record = {"scope": "head", "gate": judge(None, None).to_dict()}
+    head = Candidate(head=head_of(0), record=record)
     return JobResult(head, "v0", 3, {}, **more)
 
 
@@ -171,7 +171,7 @@ def test_a_second_stage_goes_live_by_its_own_verdict(
     monkeypatch.setattr(
         registry, "register_second_stage", lambda _, of, about, before: added.append((of, about)) or before
     )
-    outcome = write_learned(tmp_path, learned(verdict, second_stage=stage))
+    outcome = write_learned(tmp_path, learned(second_stage=stage))
     assert outcome["second_stage"] == record
     assert (tmp_path / "second-stage.safetensors").exists() == (verdict == "passed")
     told = register_learned(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
@@ -198,7 +198,7 @@ def test_outcomes_answer_only_where_a_training_may(
     )
     record = {"gate": {"verdict": verdict}}
     row = MemoryRow("", np.eye(1, 8, dtype=np.float32)[0], {7: 1.0}, "clicks", "web")
-    outcome = write_learned(tmp_path, learned(verdict, outcomes=RowsCandidate(rows=[row], record=record)))
+    outcome = write_learned(tmp_path, learned(outcomes=RowsCandidate(rows=[row], record=record)))
     register_learned(tmp_path, outcome, papers, promote=promote, accept=False, task="t1")
     assert registered == ([(1, record)] if promote and verdict == "passed" else [])
 
@@ -210,7 +210,7 @@ def test_values_of_a_field_leave_the_search_as_it_is(papers: Collection, tmp_pat
     values = head_of(0)
     with torch.no_grad():
         values.value_delta.fill_(0.5)
-    gate = {"verdict": "passed", "reason": "better", "slices": []}
+    gate = {**judge(None, None).to_dict(), "verdict": "passed", "reason": "better"}
     result = Candidate(head=values, record={"scope": "values", "live_at_start": live, "gate": gate})
     outcome = write_learned(tmp_path, JobResult(result, live, 12, {}))
     told = register_learned(tmp_path, outcome, papers, promote=True, accept=False, task="t1")
