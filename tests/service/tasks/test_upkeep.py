@@ -40,7 +40,8 @@ def holding(folder: Path, word: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "body", "said"),
     [
-        ("tune", {}, "give queries and judgements"),
+        ("tune", {}, "queries is missing"),
+        ("tune", {"queries": {}, "judgements": {}}, "give queries and judgements"),
         ("tune", {**JUDGED, "exclude": {"q0": "d010"}}, "query id → at most 1000 document ids"),
         ("tune", {**JUDGED, "alpha": 1}, "use a number between 0 and 1"),
         ("refresh", {"kind": "Fast"}, "use one of Flat"),
