@@ -104,7 +104,7 @@ def test_what_a_task_is_given_reaches_what_does_its_work(outside: MagicMock, way
     given["uploads"].verified.return_value = given["forms"].verified.return_value = "given-place"
     work = TaskWork(**given, memory_bytes=41, device="cuda:1")
     task = StoredTask("given-task", kind, "given-collection", "running", "", None, None, 1, None, None, None)
-    run: Any = {"folder": Path("given-folder"), "tell": "given-tell", "cancelled": "given-cancelled"}
+    run: Any = {"folder": Path("given-folder"), "report": "given-tell", "cancelled": "given-cancelled"}
     work.result(Job(task, dict(request), **run))
     calls = arrays([[name, args, options] for name, args, options in outside.mock_calls])
     missing = [name for name, value in arrives.items() if not holds(calls, value)]
@@ -115,7 +115,7 @@ def test_a_move_that_is_repeated_tells_of_all_that_was_encoded(outside: MagicMoc
     outside.finish_migration.side_effect = [None, MagicMock()]
     given = _given(outside)
     task = StoredTask("t", "migrate", "papers", "running", "", None, None, 1, None, None, None)
-    run: Any = {"folder": Path("given-folder"), "tell": None, "cancelled": None}
+    run: Any = {"folder": Path("given-folder"), "report": None, "cancelled": None}
     TaskWork(**given, memory_bytes=None, device="cpu").result(Job(task, {}, **run))
     prepared = [call.args[1].encoded for call in outside.finish_migration.call_args_list]
     assert prepared == [OUTCOME["encoded"], 2 * OUTCOME["encoded"]]
