@@ -17,12 +17,12 @@ EMBEDDINGS = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], np.float32)
 
 
 def state(**more: Any) -> Any:
-    def weighed(weighting: Any) -> Any:
+    def with_bm25(weighting: Any) -> Any:
         assert weighting == (1.2, 0.75)
         return SimpleNamespace(all_keyword_scores=lambda texts: np.array([[0.0, 2.0, 1.0]], np.float32))
 
     generation = SimpleNamespace(embeddings=EMBEDDINGS)
-    return SimpleNamespace(**{"passages": None, "generation": generation, "weighed": weighed, **more})
+    return SimpleNamespace(**{"passages": None, "generation": generation, "with_bm25": with_bm25, **more})
 
 
 def request(texts: list[str] | None) -> ShardAttendRequest:

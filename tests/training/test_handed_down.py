@@ -75,6 +75,10 @@ NOT_RUN = {
     "training.loop.distributed.joined": "processes that train together: loop/test_distributed.py",
     "training.memory.MemoryTrials.searched": "a report that was made",
     "training.saving._encoded": "test_saving.py",
+    "training.registry._GoingLive.go_live": "test_live_at_start.py",
+    **dict.fromkeys(
+        (f"evaluation.report.{name}" for name in ("build_report", "_lines", "_better_leg")), "reports"
+    ),
     "training.head_task.train_head": "for callers of the package: loop/test_loop.py",
 }
 """Functions that no job here calls, and where else they are looked at."""

@@ -235,3 +235,6 @@ class Judged:
 
     gate: GateReport
     record: dict[str, Any] = field(default_factory=dict)
+
+    def judged(self, gate: GateReport, **more: Any) -> Judged:
+        return Judged(gate, {**self.record, **more, "gate": gate.to_dict()})

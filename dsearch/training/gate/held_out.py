@@ -94,9 +94,9 @@ def is_clear(gains: Float[np.ndarray, " queries"], errors: float = 1.0) -> bool:
     return len(gains) > 0 and bool(gains.mean() > errors * gains.std() / np.sqrt(len(gains)))
 
 
-def drawn_parts(count: int, folds: int, *seed: int) -> Iterator[Bool[np.ndarray, " queries"]]:
-    """Masks of parts of queries, drawn; what the others choose answers each (Stone 1974)."""
-    fold = np.random.default_rng(seed).permutation(count) % folds
+def drawn_parts(count: int, folds: int, seed: int, draw: int) -> Iterator[Bool[np.ndarray, " queries"]]:
+    """Masks of parts of queries, the n-th draw of a seed: each is answered by what the others choose."""
+    fold = np.random.default_rng([seed, draw]).permutation(count) % folds
     return (fold == number for number in range(min(folds, count)))
 
 
