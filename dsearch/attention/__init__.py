@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dsearch.attention.regression import NadarayaWatson, Prediction, predict
     from dsearch.attention.retrieval.coverage import covered_mass
     from dsearch.attention.retrieval.hops import attend_in_hops, refine
-    from dsearch.attention.retrieval.mixture import mix
+    from dsearch.attention.retrieval.kernel import mix
     from dsearch.attention.retrieval.topk import TopK, TopKAttention, top_k, top_k_attention
     from dsearch.attention.scores import (
         SCORES,
@@ -93,7 +93,7 @@ _NAMES = {
     "retrieval.hops": ("attend_in_hops", "refine"),
     "arrays": ("entropy", "masked_log_softmax", "masked_softmax", "temper"),
     "blockwise.exact": ("exact_attention", "log_partition"),
-    "retrieval.mixture": ("mix",),
+    "retrieval.kernel": ("mix",),
 }
 _HOMES = {name: f"dsearch.attention.{module}" for module, names in _NAMES.items() for name in names}
 

@@ -28,9 +28,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from dsearch.attention import POOLINGS, mix, pool, temper, with_zero_gradient
+from dsearch.attention import pool, with_zero_gradient
 from dsearch.attention.retrieval.head import Head
-from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
+from dsearch.attention.retrieval.kernel import Weighing, raw_scores
 from dsearch.attention.transforms import NO_GRAPH, checked_states, require_numbers
 from dsearch.client.calls import WayToAttend
 from dsearch.client.http import Client
@@ -199,13 +199,11 @@ class RemoteSearch(nn.Module):
             if self.bias is not None:  # it is in these scores: what is added is 0, and has its gradient
                 own = rows_at(self.bias.unsqueeze(1), attention.positions).squeeze(-1).to(dense)
                 dense = dense + (own - own.detach()).unsqueeze(1)
-            raw, mixture = dense + keyword, tensor_like(attention.mixture, states)
-            pooling = POOLINGS[self.options.get("pooling", "soft")]
-            head_weights = pooling(temper(raw, attention.temperature), mask.unsqueeze(1))
-            weights = mix(head_weights, mixture)
-            partition = partition_by_head(raw, mask, attention.temperature)
-            finite = raw.masked_fill(~mask[:, None], 0.0)
-            scores = ranking_score(finite, partition, attention.temperature, mixture)
+            raw, mixture = raw_scores(dense, keyword), tensor_like(attention.mixture, states)
+            pooling = self.options.get("pooling", "soft")
+            weighing = Weighing(raw.shape[1], mixture, attention.temperature, pooling)
+            head_weights, weights, _ = weighing.weights(raw, mask)
+            scores = weighing.scores(raw, mask)
             context = pooled_by_head(head_weights, mixture, tensor_like(attention.values, states))
         if values is not None and pooled.nothing:
             if isinstance(values, Tensor):

@@ -181,7 +181,7 @@ class ProposalRequest:
         preview: documents to return at once, for a single query of a single head.
         past: past queries of the memory; None without one.
         collapse: whether to name the candidates' texts.
-        depth: number that each leg proposes for each head to be listed beyond the candidates; None for none.
+        depth: number that each leg proposes for each head to be listed behind the candidates; None for none.
     """
 
     folded: Float32[np.ndarray, "batch heads encoder_dim"]
@@ -218,7 +218,7 @@ class Proposal:
         names: names of the candidates' texts, equal where these are, −1 for none; None if not requested.
         lacks_memory: True in place of candidates if the shard does not know the memory.
         has_tokens: whether the release has tokens of its documents.
-        beyond: True for documents beyond the candidates, which `depth` alone proposed; None without depth.
+        is_extra: True for documents behind the candidates, which only `depth` proposed; None without depth.
     """
 
     documents: int
@@ -233,7 +233,7 @@ class Proposal:
     names: Int64[np.ndarray, "batch candidates"] | None = None
     lacks_memory: bool = False
     has_tokens: bool = False
-    beyond: Bool[np.ndarray, "batch candidates"] | None = None
+    is_extra: Bool[np.ndarray, "batch candidates"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from dsearch.attention import ExactAttention, PartialAttention, exact_attention, merge
 from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
+from dsearch.attention.retrieval.kernel import log_mix, raw_scores
 from dsearch.cluster.messages import (
     GatherRequest,
     GatherResult,
@@ -191,9 +192,9 @@ def log_weights(
         weighting=head.keyword_weighting,
     )
     embeddings, keyword = corpus.gather(positions, texts, head.keyword_weighting)
-    raw = torch.einsum("bhd,bcd->bhc", folded, embeddings) + keyword_part(head.keyword_weight, keyword)
-    logits = raw / temperature - whole.log_partition[..., None]
-    return (head.mixture_of(folded).log()[..., None] + logits).logsumexp(1)
+    dense = torch.einsum("bhd,bcd->bhc", folded, embeddings)
+    raw = raw_scores(dense, keyword_part(head.keyword_weight, keyword))
+    return log_mix(raw / temperature - whole.log_partition[..., None], head.mixture_of(folded))
 
 
 def listwise(

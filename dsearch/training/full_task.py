@@ -30,6 +30,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.kernel import log_mix, raw_scores
 from dsearch.encoder import EncoderTraining, LearningEncoder, TextEncoder
 from dsearch.encoder.encoder import TokenBatch
 from dsearch.errors import InvalidRequest, amount
@@ -381,11 +382,10 @@ class FullTask:
         def loss(embedded: list[Tensor], terms: Float[Tensor, "batch pool"] | None = None) -> Tensor:
             queries, documents = (part.to(head.log_temperature.device) for part in embedded)
             folded = head.fold(head.queries(queries))
-            scores = folded @ documents.T
-            if terms is not None:
-                scores = scores + terms.to(scores)[:, None]
-            log_heads = (scores / head.temperature).log_softmax(-1)
-            mixed = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
+            dense = folded @ documents.T
+            raw = raw_scores(dense, second=None if terms is None else terms.to(dense))
+            log_heads = (raw / head.temperature).log_softmax(-1)
+            mixed = log_mix(log_heads, head.mixture_of(folded))
             return info_nce(mixed, torch.as_tensor(target).to(mixed))
 
         queries, documents = [examples.texts[i] for i in which], self._contents(pool)

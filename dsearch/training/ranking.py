@@ -13,8 +13,10 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dsearch.attention.arrays import length, unit
+from dsearch.attention.arrays import keyword_part, length, unit
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.hops import towards, turned
+from dsearch.attention.retrieval.kernel import Weighing, raw_scores
 from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.memory import SnapshotMemory
@@ -74,7 +76,7 @@ class Ranking:
         computed for the first and serves all.
         """
         both = self._tops(heads, hop_strengths, depth, self.examples.states, self._corpus, self._further)
-        return [[of.whole for of in of_head] for of_head in both]
+        return [[tops.all_documents for tops in of_head] for of_head in both]
 
     @torch.inference_mode()
     def tops_without(
@@ -117,26 +119,27 @@ class Ranking:
         best = [
             [BothTops(*(np.zeros(shape, np.int64) for _ in range(2))) for _ in hop_strengths] for _ in heads
         ]
-        for which, of_heads in self._mixtures(heads, hop_strengths, states, corpus, further):
+        for which, of_heads in self._blocks(heads, hop_strengths, states, corpus, further):
             at = which.numpy()
             out = None if removed is None else _pairs_of([removed[query] for query in at.tolist()])
             for of_head, mixtures in zip(best, of_heads, strict=True):
-                for of, mixed in zip(of_head, mixtures, strict=True):
-                    of.whole[at] = of.rest[at] = mixed.topk(depth, dim=1).indices.cpu().numpy()
+                for tops, scores in zip(of_head, mixtures, strict=True):
+                    top = scores.topk(depth, dim=1).indices.cpu().numpy()
+                    tops.all_documents[at] = tops.without_removed[at] = top
                     if out is not None and len(out[0]):
-                        scores = mixed.clone()
-                        scores[out] = -torch.inf
-                        of.rest[at] = scores.topk(depth, dim=1).indices.cpu().numpy()
+                        rest = scores.clone()
+                        rest[out] = -torch.inf
+                        tops.without_removed[at] = rest.topk(depth, dim=1).indices.cpu().numpy()
         return best
 
     @torch.inference_mode()
     def scores(self, head: Head, hop_strength: float) -> Iterator[Float[Tensor, "batch documents"]]:
-        """The score of every document, t · logit with one head, for the queries in blocks."""
+        """The score of every document, for the queries in blocks."""
         everything = self.examples.states, self._corpus, self._further
-        for _, of_heads in self._mixtures([head], [hop_strength], *everything):
-            yield next(iter(next(iter(of_heads)))) * head.temperature
+        for _, of_heads in self._blocks([head], [hop_strength], *everything):
+            yield next(iter(next(iter(of_heads))))
 
-    def _mixtures(
+    def _blocks(
         self,
         heads: Sequence[Head],
         hop_strengths: Sequence[float],
@@ -169,7 +172,7 @@ class Ranking:
                         head,
                         queries,
                         scored,
-                        _Beside(keyword, None if head.memory is None else remembered[head.memory]),
+                        _Added(keyword, None if head.memory is None else remembered[head.memory]),
                         corpus,
                         further,
                         which,
@@ -190,31 +193,31 @@ class Ranking:
         head: Head,
         queries: Float[Tensor, "batch heads key_dim"],
         scored: _Scored,
-        beside: _Beside,
+        added: _Added,
         corpus: Float[Tensor, "documents encoder_dim"],
         further: FurtherPassages | None,
         which: Int64[Tensor, " batch"],
         hop_strengths: Sequence[float],
     ) -> Iterator[Float[Tensor, "batch documents"]]:
-        logits = self._logits(head, scored.best, beside)
-        first = self._mixed(head, logits, which, queries)
+        raw = self._raw(head, scored.best, added)
+        first = self._scores(head, raw, which, queries)
         hop = None
         if any(hop_strengths):
-            first_rows = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
-            weights = logits.gather(2, first_rows[:, None].expand(-1, head.heads, -1)).softmax(-1)
+            nearest = first.topk(min(HOP_CANDIDATES, len(corpus)), dim=1).indices
+            of_nearest = raw.gather(2, nearest[:, None].expand(-1, head.heads, -1))
+            weights = Weighing(head.heads, head.mixture, head.temperature).weights(of_nearest, None).by_head
             hop = _Hop(
                 queries,
                 scored,
-                self._pooled(head, weights, first_rows, corpus, further, scored.taken(further)),
+                self._pooled(head, weights, nearest, corpus, further, scored.taken(further)),
             )
         for strength in hop_strengths:
-            mixed = first
+            scores = first
             if strength and hop is not None:
-                turned, over = hop.scores(strength, lambda of: _passages(head.fold(of), corpus, further))
-                scores = turned.first if further is None else further.raised(turned.first, turned.further)
-                logits = self._logits(head, scores, beside, over)
-                mixed = self._mixed(head, logits, which, hop.queries(strength))
-            yield mixed
+                turned = hop.scores(strength, lambda of: _passages(head.fold(of), corpus, further))
+                best = turned.first if further is None else further.raised(turned.first, turned.further)
+                scores = self._scores(head, self._raw(head, best, added), which, hop.queries(strength))
+            yield scores
 
     def _keyword_scores(self, head: Head) -> KeywordScores:
         """Those of the last k1 and b are kept: heads with the same ones come in a row."""
@@ -225,21 +228,11 @@ class Ranking:
             )
         return self._keyword
 
-    def _logits(
-        self,
-        head: Head,
-        scores: Float[Tensor, "batch heads documents"],
-        beside: _Beside,
-        over: Float[Tensor, "batch heads 1"] | float = 1.0,
+    def _raw(
+        self, head: Head, dense: Float[Tensor, "batch heads documents"], added: _Added
     ) -> Float[Tensor, "batch heads documents"]:
-        """(s / `over` + w b + γ M) / t."""
-        # One copy of a block and no more: those are what takes the time here.
-        logits = scores * (1 / (head.temperature * over))
-        if beside.keyword is not None:
-            logits.addcmul_(beside.keyword[:, None], (head.keyword_weight / head.temperature)[:, None])
-        if beside.memory is not None:
-            logits.addcmul_(beside.memory[:, None], 1 / head.temperature)
-        return logits
+        keyword = None if added.keyword is None else keyword_part(head.keyword_weight, added.keyword)
+        return raw_scores(dense, keyword, added.memory)
 
     def _pooled(
         self,
@@ -257,31 +250,28 @@ class Ranking:
         stored = further.beside(corpus).cpu()[best].to(weights)
         return head.keys(torch.einsum("bhf,bhfk->bhk", weights, stored))
 
-    def _mixed(
+    def _scores(
         self,
         head: Head,
-        logits: Float[Tensor, "batch heads documents"],
+        raw: Float[Tensor, "batch heads documents"],
         which: Int64[Tensor, " batch"],
         queries: Float[Tensor, "batch heads key_dim"],
     ) -> Float[Tensor, "batch documents"]:
-        """Ranking score log Σ_h m_h softmax(l_h); for a single head its logits, which give the same order."""
-        if head.heads == 1:
-            mixed = logits[:, 0]
-        else:
-            mixture = head.mixture if head.excitation is None else head.mixture_of(head.fold(queries))
-            mixed = (mixture.log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
+        """The scores that order hits, −inf at what is hidden."""
+        mixture = head.mixture if head.excitation is None else head.mixture_of(head.fold(queries))
+        scores = Weighing(head.heads, mixture, head.temperature).scores(raw, None)
         if self._hidden is not None:
-            mixed = mixed.masked_fill(self._hidden.to(mixed.device), -torch.inf)
+            scores = scores.masked_fill(self._hidden.to(scores.device), -torch.inf)
         if self.examples.hidden is None:
-            return mixed
-        mixed = mixed.clone()
+            return scores
+        scores = scores.clone()
         for row, query in enumerate(which.tolist()):
-            mixed[row, torch.as_tensor(self.examples.hidden[query]).to(mixed.device)] = -torch.inf
-        return mixed
+            scores[row, torch.as_tensor(self.examples.hidden[query]).to(scores.device)] = -torch.inf
+        return scores
 
 
-class _Beside(NamedTuple):
-    """Parts of the logits beside the similarity: keyword scores b, and γ M; None without."""
+class _Added(NamedTuple):
+    """What is added to the similarity: keyword scores b, and M; None without."""
 
     keyword: Float[Tensor, "batch documents"] | None
     memory: Float[Tensor, "batch documents"] | None
@@ -290,8 +280,8 @@ class _Beside(NamedTuple):
 class BothTops(NamedTuple):
     """Best positions for every query, best first, of all documents and without those that were left out."""
 
-    whole: Int64[np.ndarray, "queries depth"]
-    rest: Int64[np.ndarray, "queries depth"]
+    all_documents: Int64[np.ndarray, "queries depth"]
+    without_removed: Int64[np.ndarray, "queries depth"]
 
 
 def _pairs_of(
@@ -353,11 +343,11 @@ class _Scored:
 
 
 class _Hop:
-    """Queries refined by their pooled keys (`dsearch.attention.retrieval.hops.refine`), at any strength.
+    """Queries turned towards their pooled keys (attention/retrieval/hops.py), at any strength.
 
-    The turned query is a combination of the query q and the pooled key c, and scores are linear in it:
-    |q| · unit(unit(q) + g · unit(c)) · k = (q · k + g |q| · unit(c) · k) / |unit(q) + g · unit(c)|. So one
-    more product with the corpus serves all strengths. The divisor is above 0: it changes no best passage.
+    A turned query is |q| · (unit(q) + g · unit(c)) / |unit(q) + g · unit(c)|, and scores are linear in the
+    sum, so one more product with the corpus serves all strengths. The divisor is above 0: it changes no best
+    passage.
     """
 
     def __init__(
@@ -366,25 +356,20 @@ class _Hop:
         scored: _Scored,
         pooled: Float[Tensor, "batch heads key_dim"],
     ):
-        self._queries, self._scored = queries, scored
-        self._length = length(queries)
-        self._towards = unit(pooled)
-        self._along: _Passages | None = None
+        self._queries, self._scored, self._pooled = queries, scored, pooled
+        self._of_pooled: _Passages | None = None
 
     def queries(self, strength: float) -> Float[Tensor, "batch heads key_dim"]:
         """The turned queries."""
-        return self._length * unit(unit(self._queries) + strength * self._towards)
+        return turned(self._queries, self._pooled, strength)
 
-    def scores(
-        self, strength: float, score: Callable[[Tensor], _Passages]
-    ) -> tuple[_Passages, Float[Tensor, "batch heads 1"]]:
-        """Their scores before they are divided, and the divisor; `score` gives those of a query."""
-        if self._along is None:
-            self._along = score(self._length * self._towards)
-        turned = length(unit(self._queries) + strength * self._towards)
-        first = torch.add(self._scored.first, self._along.first, alpha=strength)
-        further = torch.add(self._scored.further, self._along.further, alpha=strength)
-        return _Passages(first, further), turned.clamp_min(1e-12)
+    def scores(self, strength: float, score: Callable[[Tensor], _Passages]) -> _Passages:
+        """Their scores; `score` gives those of a query."""
+        if self._of_pooled is None:
+            self._of_pooled = score(length(self._queries) * unit(self._pooled))
+        over = length(towards(unit(self._queries), unit(self._pooled), strength)).clamp_min(1e-12)
+        pairs = zip((self._scored.first, self._scored.further), self._of_pooled, strict=True)
+        return _Passages(*(towards(own, other, strength) / over for own, other in pairs))
 
 
 class KeywordScores:

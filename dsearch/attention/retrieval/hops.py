@@ -41,11 +41,31 @@ def refine(
         Queries of the same length in a new direction. With g = 0 they equal the inputs exactly, and the
         gradient with respect to g still exists, so hops can be learned from g = 0.
     """
+    return turned(queries, weights @ keys, strength)
+
+
+def turned(
+    queries: Float[Array, "*batch key_dim"],
+    pooled: Float[Array, "*batch key_dim"],
+    strength: float | Float[Array, ...],
+) -> Float[Array, "*batch key_dim"]:
+    """Turn each query towards its pooled key c; see `refine`."""
     direction = unit(queries)
-    turn = unit(direction + strength * unit(weights @ keys)) - unit(direction)
+    turn = unit(towards(direction, unit(pooled), strength)) - unit(direction)
     # |q| unit(unit q) is q, so adding the turn is the formula above. Written so, g = 0 subtracts equal
     # numbers and gives q back bit for bit, which |q| · unit(·) would miss by a rounding error.
     return queries + length(queries) * turn
+
+
+def towards(
+    queries: Float[Array, ...], pooled: Float[Array, ...], strength: float | Float[Array, ...]
+) -> Float[Array, ...]:
+    """unit(q) + g · unit(c), given both at length 1.
+
+    It is linear, so the same sum of two queries' scores is the score of the sum: of a query turned by any
+    strength, by one product with the keys more.
+    """
+    return queries + strength * pooled
 
 
 def attend_in_hops(

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention import refine
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.hops import turned
 from dsearch.attention.retrieval.memory import QueryMemory
 from dsearch.cluster.messages import (
     HitPreview,
@@ -31,7 +31,7 @@ from dsearch.cluster.messages import (
     ShardsLost,
 )
 from dsearch.cluster.release import Release
-from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked
+from dsearch.cluster.search.merge import Candidates, merged, pooled, poolings, ranked_by_head
 from dsearch.cluster.search.second_stage import RerankQuery, ShardedReranker, stage_over
 from dsearch.engine.models.memory import memory_bytes
 from dsearch.engine.ranking.coverage import mass_of
@@ -185,8 +185,7 @@ class ShardedAttention:
             answer = self._read(queries, head, before, lost)
             # Keys are linear: the key of a mean is the mean of the keys.
             keys = head.keys(pooled(self._pool(answer, head, HOP_CANDIDATES), answer.output.folded))
-            once = torch.ones(*queries.shape[:2], 1, 1)
-            queries = refine(queries.unsqueeze(2), once, keys.unsqueeze(2), strength).squeeze(2)
+            queries = turned(queries, keys, strength)
         return self._read(queries, head, query, lost)
 
     def context(self, answer: ShardedOutput, head: Head) -> Float[Tensor, "batch value_dim"]:
@@ -219,7 +218,7 @@ class ShardedAttention:
             stage = stage_over(query.rerank, has_tokens, head, query.mode)
             if stage is not None:
                 reranker = ShardedReranker(self._shards.ask, stage, query.rerank)
-        output, by_weight = ranked(candidates, folded, head, question, reranker)
+        output, by_weight = ranked_by_head(candidates, folded, head, question, reranker)
         mass = _mass(output, answers, documents, head) if query.coverage else None
         entries = {at: entry for answer in answers.values() for at, entry in answer.hits.items()}
         return ShardedOutput(output, by_weight, mass, entries)

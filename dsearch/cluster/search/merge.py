@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,13 +17,12 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from dsearch.attention import PartialAttention, merge
-from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.kernel import Weighing
 from dsearch.cluster.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
 from dsearch.cluster.search.second_stage import ShardedReranker
-from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.ranking.scoring import Weighing, by_score_then_position, held_below
-from dsearch.engine.ranking.second_stage import FirstStage
+from dsearch.engine.ranking.output import Found, SearchOutput, ranked
+from dsearch.engine.ranking.scoring import CandidateScores
 from dsearch.engine.search.arrangement import padded
 from dsearch.engine.snapshot import NONE
 
@@ -40,7 +40,7 @@ class Candidates:
         passages: True if any of these documents has more than one key.
         memory: γ M(q, d); None without a query memory.
         names: names of their texts, −1 without words; None if they were not asked for.
-        beyond: True for documents beyond the candidates, see `SearchOutput`; None: there are none.
+        is_extra: True for documents behind the candidates, see `SearchOutput`; None: there are none.
     """
 
     positions: Int64[np.ndarray, "batch candidates"]
@@ -51,7 +51,7 @@ class Candidates:
     passages: bool
     memory: Float32[np.ndarray, "batch candidates"] | None = None
     names: Int64[np.ndarray, "batch candidates"] | None = None
-    beyond: Bool[np.ndarray, "batch candidates"] | None = None
+    is_extra: Bool[np.ndarray, "batch candidates"] | None = None
 
     def arranged(self, orders: Sequence[Int64[np.ndarray, " _"]]) -> Candidates:
         """The candidates in these orders; what follows them is padding, −1."""
@@ -69,7 +69,7 @@ class Candidates:
             keys=of(self.keys),
             memory=None if self.memory is None else of(self.memory),
             names=None if self.names is None else of(self.names),
-            beyond=None if self.beyond is None else of(self.beyond),
+            is_extra=None if self.is_extra is None else of(self.is_extra),
         )
 
 
@@ -94,24 +94,21 @@ def merged(
     keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
     memory, leading = None, None
     if question.past is not None:
-        parts = [(proposal.memory, proposal.by_memory) for proposal in every]
-        memory = np.concatenate([scores for scores, _ in parts if scores is not None], axis=1)
-        proposable = np.concatenate([of for _, of in parts if of is not None], axis=1)
+        memory = np.concatenate([p.memory for p in every if p.memory is not None], axis=1)
+        proposable = np.concatenate([p.by_memory for p in every if p.by_memory is not None], axis=1)
         leading = np.where(proposable, memory, 0.0)
     names = None
     if question.collapse:
-        names = np.concatenate(
-            [of for of in (proposal.names for proposal in every) if of is not None], axis=1
-        )
-    beyond = None
+        names = np.concatenate([p.names for p in every if p.names is not None], axis=1)
+    is_extra = None
     if question.depth is None:
         chosen = _chosen(positions, dense, keyword, leading, documents, question, question.candidates)
     else:
-        outside = np.concatenate([of for of in (proposal.beyond for proposal in every) if of is not None], 1)
+        outside = np.concatenate([p.is_extra for p in every if p.is_extra is not None], 1)
         inside = np.where(outside, NONE, positions)
         sharing = _chosen(inside, dense, keyword, leading, documents, question, question.candidates)
         deeper = _chosen(positions, dense, keyword, leading, documents, question, question.depth)
-        chosen, beyond = sharing | deeper, deeper & ~sharing
+        chosen, is_extra = sharing | deeper, deeper & ~sharing
     width = int(chosen.sum(axis=1).max(initial=0))
     order = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # chosen ones first, by position
     valid = np.take_along_axis(chosen, order, 1)
@@ -129,7 +126,7 @@ def merged(
         passages=any(proposal.keys is not None for proposal in every),
         memory=None if memory is None else taken(memory, 0.0),
         names=None if names is None else taken(names, NONE),
-        beyond=None if beyond is None else taken(beyond, False),
+        is_extra=None if is_extra is None else taken(is_extra, False),
     )
     return candidates, documents
 
@@ -173,70 +170,29 @@ def _best(scores: Float32[np.ndarray, "batch every"], most: int) -> Int64[np.nda
     return np.argsort(-scores, axis=1, kind="stable")[:, :most]
 
 
-def ranked(
+def ranked_by_head(
     candidates: Candidates,
     folded: Float[Tensor, "batch heads encoder_dim"],
     head: Head,
     question: ProposalRequest,
     reranker: ShardedReranker | None = None,
 ) -> tuple[SearchOutput, Candidates]:
-    """Attention over the candidates and the candidates themselves, both sorted by weight as in `SearchLayer`.
+    """Attention over the candidates and the candidates themselves, both sorted as in `SearchLayer`.
 
     The context is empty: it needs the shards' embeddings (`pooled`). `reranker` is the second stage.
     """
-    dense = torch.as_tensor(candidates.dense)
-    keyword = torch.zeros_like(dense)
-    if question.keyword_weight is not None:
-        weight = torch.as_tensor(question.keyword_weight)
-        keyword = keyword_part(weight, torch.as_tensor(candidates.keyword))
-    raw = dense + keyword
-    memory = None if candidates.memory is None else torch.as_tensor(candidates.memory)
-    if memory is not None:
-        raw = raw + memory[:, None]
-    mask = torch.as_tensor(candidates.positions != NONE)
-    beyond = None if candidates.beyond is None else torch.as_tensor(candidates.beyond)
-    weighing = Weighing(head.heads, head.mixture_of(folded), head.temperature, beyond=beyond)
-    second = None
-    if reranker is not None:
-        words = None if question.keyword_weight is None else torch.as_tensor(candidates.keyword)
-        first = FirstStage(candidates.positions, raw, weighing.scores(raw, mask), dense, words)
-        if beyond is not None:
-            first = first.of((mask & ~beyond).numpy())
-        second = reranker.terms(first, candidates.shards)
-        if beyond is not None:
-            second = held_below(second, raw, beyond)
-        raw = raw + second.values[:, None]
-    weighed = weighing.weighed(raw, mask)
-    weights, head_weights = weighed.mixed, weighed.by_head
-    scores = weighing.scores(raw, mask)
-    order = by_score_then_position(scores, second)
-    along, places = order[:, None].expand_as(head_weights), order.numpy()
-    by_weight = Candidates(
-        positions=np.take_along_axis(candidates.positions, places, 1),
-        dense=np.take_along_axis(candidates.dense, places[:, None], 2),
-        keyword=np.take_along_axis(candidates.keyword, places, 1),
-        shards=np.take_along_axis(candidates.shards, places, 1),
-        keys=np.take_along_axis(candidates.keys, places[:, None], 2),
-        passages=candidates.passages,
-        memory=None if candidates.memory is None else np.take_along_axis(candidates.memory, places, 1),
-        names=None if candidates.names is None else np.take_along_axis(candidates.names, places, 1),
-        beyond=None if candidates.beyond is None else np.take_along_axis(candidates.beyond, places, 1),
+    found = Found(
+        candidates.positions,
+        CandidateScores(torch.as_tensor(candidates.dense)),
+        None if question.keyword_weight is None else candidates.keyword,
+        None if candidates.memory is None else torch.as_tensor(candidates.memory),
+        candidates.is_extra,
     )
-    output = SearchOutput(
-        context=folded.new_zeros(len(folded), 0),
-        weights=weights.gather(1, order),
-        positions=by_weight.positions,
-        scores=scores.gather(1, order),
-        dense=dense.gather(2, along),
-        keyword=keyword.gather(2, along),
-        head_weights=head_weights.gather(2, along),
-        folded=folded,
-        memory=None if memory is None else memory.gather(1, order),
-        keys=by_weight.keys if by_weight.passages else None,
-        second=None if second is None else second.values.gather(1, order),
-        beyond=by_weight.beyond,
-    )
-    return output, by_weight
+    weighing = Weighing(head.heads, head.mixture_of(folded), head.temperature)
+    second_stage = None if reranker is None else partial(reranker.terms, owners=candidates.shards)
+    output, order = ranked(found, head, folded, weighing, second_stage=second_stage)
+    in_order = candidates.arranged([*order.numpy()])
+    return output._replace(keys=in_order.keys if in_order.passages else None), in_order
 
 
 def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, PoolRequest]:

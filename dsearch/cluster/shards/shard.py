@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float32, Int64
 
 from dsearch.attention import PartialAttention
+from dsearch.attention.arrays import as_like, keyword_part, numbers_of
+from dsearch.attention.retrieval.kernel import raw_scores
 from dsearch.attention.retrieval.maxp import best_passages
 from dsearch.cluster import training as shard_training
 from dsearch.cluster.messages import (
@@ -145,11 +147,11 @@ class Shard:
                 candidates=question.candidates,
                 further=None if past is None else past.best(question.candidates),
             )
-            folded, beyond = torch.as_tensor(question.folded), None
+            folded, is_extra = torch.as_tensor(question.folded), None
             positions = legs.propose(folded)
             if question.depth is not None:
                 further = None if past is None else past.best(question.depth)
-                positions, beyond = legs.deeper(folded, positions, question.depth, further)
+                positions, is_extra = legs.deeper(folded, positions, question.depth, further)
             positions = np.ascontiguousarray(positions)
             dense, keys = _dense(state, question, positions)
             keyword = legs.keyword_scores(positions)
@@ -164,7 +166,7 @@ class Shard:
                 by_memory=None if past is None else past.proposable(positions),
                 has_tokens=state.tokens is not None,
                 names=self._names(state, positions) if question.collapse else None,
-                beyond=beyond,
+                is_extra=is_extra,
             )
         preview = question.preview
         return proposal if preview is None else self._with_preview(proposal, question, preview)
@@ -238,13 +240,13 @@ class Shard:
 
     def _with_preview(self, proposal: Proposal, question: ProposalRequest, preview: HitPreview) -> Proposal:
         """Add documents of the best candidates; with one head, their order here is that of all shards."""
-        logits = proposal.dense[0, 0]
-        if question.keyword_weight is not None:
-            logits = logits + question.keyword_weight[0] * proposal.keyword[0]
-        if proposal.memory is not None:
-            logits = logits + proposal.memory[0]
+        dense: Any = proposal.dense
+        keyword, memory = None, None if proposal.memory is None else as_like(proposal.memory, dense)
+        if (weight := question.keyword_weight) is not None:
+            keyword = keyword_part(as_like(weight, dense), as_like(proposal.keyword, dense))
+        scores = numbers_of(raw_scores(dense, keyword, memory))[0, 0]
         valid = proposal.positions[0] != NONE
-        best = np.argsort(np.where(valid, -logits, np.inf), kind="stable")[: min(preview.most, valid.sum())]
+        best = np.argsort(np.where(valid, -scores, np.inf), kind="stable")[: min(preview.most, valid.sum())]
         positions = proposal.positions[0, best].tolist()
         documents = self.show(
             HitRequest(

@@ -141,7 +141,7 @@ def _of_first_stage(output: SearchOutput, layer: Ranker) -> SearchOutput:
     """Scores and weights as without the second stage, in that order."""
     mask = on_device_of(output.positions != NONE, output.dense)
     scores = layer.weighing_of(output.folded).scores(output.first_raw, mask)
-    weights = layer.weighing_of(output.folded).weighed(output.first_raw, mask).mixed
+    weights = layer.weighing_of(output.folded).weights(output.first_raw, mask).mixed
     order = best_first(scores)
     along = order[:, None]
     return output._replace(

@@ -103,7 +103,7 @@ class SearchLegs:
         depth: int,
         further: Int64[np.ndarray, "batch further"] | None,
     ) -> tuple[Int64[np.ndarray, "batch listed"], Bool[np.ndarray, "batch listed"]]:
-        """Propose more: the candidates, and documents that the legs find beyond them.
+        """Propose more: the candidates, and documents that the legs find in addition.
 
         Args:
             folded: the queries of `propose`.
@@ -112,14 +112,14 @@ class SearchLegs:
             further: positions proposed by the query memory, −1 = none.
 
         Returns:
-            Positions as of `propose`, and True for those beyond.
+            Positions as of `propose`, and True for those in addition.
         """
         legs = copy(self)
         legs._candidates, legs._further, legs._by_keywords = depth, further, None
         legs._same_scores = self.dense_of_all
         every = distinct(np.concatenate([proposed, legs.propose(folded)], axis=1))
-        beyond = [~np.isin(row, within) for row, within in zip(every, proposed, strict=True)]
-        return every, np.array(beyond, bool).reshape(every.shape)
+        is_extra = [~np.isin(row, within) for row, within in zip(every, proposed, strict=True)]
+        return every, np.array(is_extra, bool).reshape(every.shape)
 
     def keyword_scores(
         self, positions: Int64[np.ndarray, "batch candidates"]

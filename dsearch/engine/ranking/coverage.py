@@ -13,17 +13,16 @@ from dsearch.attention.arrays import (
     Array,
     as_like,
     at_most,
-    exp,
     fill,
     gradients_enabled,
     is_array,
     keyword_part,
-    known_all,
     logsumexp,
     numbers_of,
     on_device_of,
     zeros,
 )
+from dsearch.attention.retrieval.kernel import Weighing, raw_scores
 from dsearch.engine.ranking.candidates import SCORES_AT_ONCE, SearchLegs
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
@@ -90,16 +89,10 @@ def mass_of(
     mixture: Float[Array, "*#batch heads"],
 ) -> Float[Array, " batch"]:
     """The share of the candidates in the softmax whose log Σ exp(logit) over the corpus is `whole`."""
-    logits = output.first_raw / temperature
-    missing = output.sharing == NONE
-    if missing.any():
-        logits = fill(logits, on_device_of(missing, logits)[:, None], -math.inf)
-    nothing = whole == -math.inf  # no document at all, so nothing is covered
-    if known_all(~nothing):
-        shares = exp(logits - whole[..., None]).sum(-1)
-    else:
-        shares = fill(exp(logits - fill(whole, nothing, 0.0)[..., None]).sum(-1), nothing, 0.0)
-    return at_most(shares[:, 0] if shares.shape[1] == 1 else (shares * mixture).sum(-1), 1.0)
+    raw, present = output.first_raw, output.sharing != NONE
+    mask = None if present.all() else on_device_of(present, raw)
+    weighing = Weighing(raw.shape[1], mixture, temperature, partition=whole)
+    return at_most(weighing.weights(raw, mask).mixed.sum(-1), 1.0)
 
 
 def whole_log_partition(
@@ -128,24 +121,19 @@ def whole_log_partition(
         memory_of_all: γ M of every position; None without a query memory.
     """
     batch, heads, _ = folded.shape
-    log_sum = None
-    if dense_of_all is not None and mode != "keyword" and not gradients_enabled():
-        log_sum = as_like(dense_of_all, folded) / temperature
+    dense, keyword = None, None
+    if mode != "keyword" and dense_of_all is not None and not gradients_enabled():
+        dense = as_like(dense_of_all, folded)
     if texts is not None and keyword_weight is not None and mode != "dense":
         every = snapshot.all_keyword_scores(texts) if keyword_of_all is None else keyword_of_all
-        bias = keyword_part(keyword_weight, as_like(every, folded)) / temperature
-    elif log_sum is not None and snapshot.excluded is None and memory_of_all is None:
-        return logsumexp(log_sum, -1)
-    else:
-        bias = zeros((batch, heads, snapshot.positions), folded)
-    if memory_of_all is not None:
-        bias = bias + as_like(memory_of_all, bias)[:, None] / temperature
+        keyword = keyword_part(keyword_weight, as_like(every, folded))
+    memory = None if memory_of_all is None else as_like(memory_of_all, folded)
+    known = zeros((batch, heads, snapshot.positions), folded) if dense is None else dense
+    bias = raw_scores(known, keyword, memory) / temperature
     if snapshot.excluded is not None:
         bias = fill(bias, on_device_of(snapshot.excluded, bias), -math.inf)
-    if mode == "keyword":
+    if mode == "keyword" or dense is not None:
         return logsumexp(bias, -1)
-    if log_sum is not None:
-        return logsumexp(log_sum + bias, -1)
     queries = folded.reshape(batch * heads, folded.shape[-1])
     stored = snapshot.generation.embeddings
     if len(snapshot.fresh):

@@ -1,7 +1,7 @@
 """Explanation of a hit's score, in parts that add up to it.
 
 With one head the score is dense + keyword + memory + second stage + reranker. With several it is
-(attention/retrieval/ranking.py)
+(attention/retrieval/kernel.py)
 
     s(d) = t · (log Σ_h m_h a_h(d) + Σ_h m_h Z_h)         a_h(d) = exp(l_h(d) − Z_h)
 
@@ -21,9 +21,9 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
-from dsearch.attention.arrays import Array, log, numbers_of, on_device_of, softmax, zeros
+from dsearch.attention.arrays import Array, numbers_of, on_device_of, softmax, temper, zeros
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
-from dsearch.attention.retrieval.ranking import partition_by_head
+from dsearch.attention.retrieval.kernel import log_parts, partition_by_head
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot import NONE
@@ -113,7 +113,6 @@ def shares_of(
     output: SearchOutput, head: HeadFormulas, temperature: float | Float[Array, ""]
 ) -> Float[Array, "batch heads candidates"]:
     """r_h(d): how much of each candidate's weight comes from each head."""
-    raw, mask = output.raw, on_device_of(output.sharing != NONE, output.raw)
-    partition = partition_by_head(raw, mask, temperature)
-    mixture = head.mixture_of(output.folded)
-    return softmax(raw / temperature - partition[..., None] + log(mixture)[..., None], 1)
+    logits = temper(output.raw, temperature)
+    partition = partition_by_head(logits, on_device_of(output.sharing != NONE, logits))
+    return softmax(log_parts(logits - partition[..., None], head.mixture_of(output.folded)), 1)

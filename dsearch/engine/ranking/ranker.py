@@ -17,23 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from dsearch.attention.arrays import (
-    Array,
-    as_like,
-    at_least,
-    gather,
-    keyword_part,
-    numbers_of,
-    on_device_of,
-    without_gradients,
-    zeros,
-)
+from dsearch.attention.arrays import Array, at_least, without_gradients, zeros
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
 from dsearch.attention.retrieval.hops import refine
+from dsearch.attention.retrieval.kernel import Weighing
 from dsearch.attention_options import CANDIDATES, OVER, Over
-from dsearch.engine.ranking.candidates import SearchLegs, within_reach
+from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.field_match import FieldMatch
-from dsearch.engine.ranking.output import SearchOutput, context_of
+from dsearch.engine.ranking.output import Found, SearchOutput, context_of, ranked
 from dsearch.engine.ranking.scores import (
     check_bias,
     checked_pooling,
@@ -42,14 +33,8 @@ from dsearch.engine.ranking.scores import (
     chosen_stages,
     ranks_by_inner_product,
 )
-from dsearch.engine.ranking.scoring import (
-    EmbedRows,
-    Scoring,
-    Weighing,
-    by_score_then_position,
-    held_below,
-)
-from dsearch.engine.snapshot import NONE, Snapshot
+from dsearch.engine.ranking.scoring import EmbedRows, Scoring
+from dsearch.engine.snapshot import Snapshot
 from dsearch.errors import InvalidRequest
 from dsearch.search_options import RERANK_CANDIDATES
 from dsearch.types import Mode
@@ -83,7 +68,7 @@ class Ranker:
         mode: "hybrid", "dense" or "keyword".
         candidates: number of documents that each leg proposes for each head; they share the attention.
         depth: number that each leg proposes for `ranked` to list; None for no more than the candidates. Those
-            beyond them share no attention; see `Weighing.beyond`.
+            behind them share no attention; see `Weighing.is_extra`.
         over: "candidates", or "all": the attention is shared by every document, exactly (whole.py), and
             `candidates` is the number that is listed.
         hops: rounds of search; None is 2 while the hop strength is not 0, as in a tuned model, otherwise 1.
@@ -319,87 +304,72 @@ class Ranker:
             parts: what proposes and scores for them.
             values: row of each position to pool in place of W_V e_d.
             pooled: False for display: no context, scores of candidate generation are reused, and documents
-                beyond the candidates are listed.
+                behind the candidates are listed.
             least: smallest number of documents to list where all share the attention.
             tokens: of each query, for a second stage.
         """
-        legs, scoring, recalled = parts
-        head = self.head
-        folded, whole = head.fold(queries), None
+        head, legs = self.head, parts.legs
+        folded = head.fold(queries)
+        weighing = self.weighing_of(folded)
         if self.over == "all":
             whole = self._whole(queries, folded, parts)
-            positions, beyond = whole.best(max(self.candidates, least)), None
+            found = self._found(
+                queries, folded, parts, whole.best(max(self.candidates, least)), reuse=not pooled
+            )
+            everything = whole.attended(values)
+            weighing = whole.among_all(everything)
         else:
-            positions, beyond = self._proposed(folded, parts, deeper=not pooled)
-
-        # Scores of the first stage, times the temperature: dense + keyword + memory.
-        scored = None if pooled else scoring.scores_of_legs(folded, legs, positions)
-        if scored is None:
-            scored = scoring.scored(queries, folded, positions)
-        dense = scored.dense
-        by_words = legs.keyword_scores(positions)
-        if by_words is None:
-            keyword, raw = zeros(dense.shape, dense), dense
-        else:
-            keyword = keyword_part(head.keyword_weight, as_like(by_words, dense))
-            raw = dense + keyword
-        remembered = None
-        if recalled is not None:
-            remembered = as_like(self.memory.scores(recalled, positions), raw)
-            raw = raw + remembered[:, None]
-        all_reached = self.mode == "keyword" or ranks_by_inner_product(self.score)
-        positions, mask = within_reach(positions, raw, all_reached=all_reached)
-
-        # Weights and the scores that order the hits; documents beyond the candidates share no attention.
-        weighing, outside, sharing = self.weighing_of(folded), None, positions != NONE
-        if beyond is not None:
-            outside, sharing = on_device_of(beyond, raw), sharing & ~beyond
-            weighing = weighing._replace(beyond=outside)
-        second = whole_output = None
-        if whole is None:
-            scores = weighing.scores(raw, mask)
-            if tokens is not None and self.stages == 2:
-                from dsearch.engine.ranking.second_stage import FirstStage
-
-                words = None if by_words is None else on_device_of(by_words, raw)
-                by_first = FirstStage(positions, raw, scores, dense, words)
-                second = self.reranker.terms(tokens, by_first if outside is None else by_first.of(sharing))
-                if outside is not None:
-                    second = held_below(second, raw, outside)
-                raw = raw + second.values[:, None]
-                scores = weighing.scores(raw, mask)
-            weighed = weighing.weighed(raw, mask)
-        else:
-            whole_output = whole.attended(values)
-            weighed = whole.weighed(raw, mask, whole_output)
-            scores = whole.scores(raw, mask, whole_output)
-
-        context = zeros((len(folded), 0), folded)
+            positions, is_extra = self._proposed(folded, parts, deeper=not pooled)
+            found = self._found(queries, folded, parts, positions, is_extra, reuse=not pooled)
+            everything = None
+        second_stage = None
+        if tokens is not None and self.stages == 2:
+            second_stage = partial(self.reranker.terms, tokens)
+        context_of_ranking = None
         if pooled:
-            context = context_of(head, scored, weighed, positions, values, whole_output)
-        order = by_score_then_position(scores, second)
-        along = order[:, None]  # for arrays with an axis of heads
-        keys = scored.keys(positions)
-        return SearchOutput(
-            context=context,
-            weights=gather(weighed.mixed, order, 1),
-            positions=positions[np.arange(len(positions))[:, None], numbers_of(order)],
-            scores=gather(scores, order, 1),
-            dense=gather(dense, along, 2),
-            keyword=keyword if by_words is None else gather(keyword, along, 2),
-            head_weights=gather(weighed.by_head, along, 2),
-            folded=folded,
-            memory=None if remembered is None else gather(remembered, order, 1),
-            recalled=recalled,
-            keys=None if keys is None else np.take_along_axis(keys, numbers_of(along), 2),
-            output=None if not pooled or values is not None or head.output is None else head.output(context),
+            context_of_ranking = partial(context_of, head, found.scored, values=values, whole=everything)
+        output, _ = ranked(
+            found,
+            head,
+            folded,
+            weighing,
+            all_reached=self.mode == "keyword" or ranks_by_inner_product(self.score),
+            second_stage=second_stage,
+            context_of=context_of_ranking,
+        )
+        projected = None
+        if pooled and values is None and head.output is not None:
+            projected = head.output(output.context)
+        output = output._replace(
+            recalled=parts.recalled,
+            output=projected,
             dense_of_all=legs.dense_of_all,
             keyword_of_all=legs.keyword_of_all,
-            documents=sharing.sum(1) if whole_output is None else whole_output.documents,
-            covered_mass=None if whole is None else zeros((len(scores),), scores) + 1,
-            second=None if second is None else gather(second.values, order, 1),
-            reranked=None if second is None or second.reranked is None else gather(second.reranked, order, 1),
-            beyond=None if beyond is None else np.take_along_axis(beyond, numbers_of(order), 1),
+        )
+        if everything is None:
+            return output
+        covered = zeros((len(output.scores),), output.scores) + 1
+        return output._replace(documents=everything.documents, covered_mass=covered)
+
+    def _found(
+        self,
+        queries: Float[Array, "batch heads key_dim"],
+        folded: Float[Array, "batch heads encoder_dim"],
+        parts: QueryParts,
+        positions: Int64[np.ndarray, "batch candidates"],
+        is_extra: Bool[np.ndarray, "batch candidates"] | None = None,
+        *,
+        reuse: bool,
+    ) -> Found:
+        """Score documents; with `reuse` by the scores of candidate generation where it has them."""
+        legs, scoring, recalled = parts
+        scored = scoring.scores_of_legs(folded, legs, positions) if reuse else None
+        return Found(
+            positions,
+            scoring.scored(queries, folded, positions) if scored is None else scored,
+            legs.keyword_scores(positions),
+            None if recalled is None else self.memory.scores(recalled, positions),
+            is_extra,
         )
 
     def _whole(

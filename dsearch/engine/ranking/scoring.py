@@ -1,48 +1,34 @@
-"""Dense scores of candidates, and their weights: each head scores each document's best key.
+"""Dense scores of candidates: each head scores each document's best key.
 
 Keys come from the stored embeddings, with a model's changes to single documents, or from an encoder in the
 graph. Every passage of a long document is a key of its own, and the best one counts (MaxP, see
 `dsearch.attention.retrieval.maxp`). The first passage of a document stands at its position; the further ones
 follow behind all candidates, with owners that name their documents.
-
-The scores give weights, and the one score that orders the hits.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Float, Float32, Int64
 
 from dsearch.attention.arrays import (
     Array,
-    all_true,
     as_like,
-    at_least,
-    at_most,
-    best_first,
     broadcast,
     concat,
-    exp,
     fill,
     gather,
-    gradients_enabled,
-    largest,
-    masked_softmax,
     numbers_of,
     on_device_of,
     scatter,
-    softmax,
-    temper,
     zeros,
 )
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
+from dsearch.attention.retrieval.kernel import CandidateWeights, mix
 from dsearch.attention.retrieval.maxp import best_passages
-from dsearch.attention.retrieval.mixture import mix
-from dsearch.attention.retrieval.ranking import partition_by_head, ranking_score
 from dsearch.engine.ranking.candidates import SearchLegs
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.snapshot import NONE, Snapshot
@@ -50,7 +36,6 @@ from dsearch.engine.snapshot import NONE, Snapshot
 if TYPE_CHECKING:
     from dsearch.attention import Score
     from dsearch.engine.ranking.resident import ResidentEmbeddings
-    from dsearch.engine.ranking.second_stage import StageTerms
 
 Input = TypeVar("Input")
 Result = TypeVar("Result")
@@ -279,104 +264,6 @@ class PassagesBeside(NamedTuple):
         return np.where(positions[:, None] == NONE, NONE, keys)
 
 
-class CandidateWeights(NamedTuple):
-    """Weights that follow from the scores of candidates.
-
-    Attributes:
-        by_head: weights of each head; zeros where there is no candidate.
-        mixed: mixture of the heads' weights.
-        mixture: share of each head.
-    """
-
-    by_head: Float[Array, "batch heads candidates"]
-    mixed: Float[Array, "batch candidates"]
-    mixture: Float[Array, "*#batch heads"]
-
-
-class Weighing(NamedTuple):
-    """Weighting of scores.
-
-    `raw` is t · l_h(d); `mask` is True where there is a candidate, and None if there is one everywhere, with
-    a finite score.
-
-    Attributes:
-        heads: number of heads.
-        mixture: share of each head, for all queries or for each.
-        temperature: divisor of the scores.
-        pooling: "soft", "hard" or "uniform".
-        beyond: True for documents beyond the candidates: they share no attention, but their weights have the
-            candidates' denominators, a_h(d) = exp(l_h(d) − Z_h), at most 1; None: there are none.
-    """
-
-    heads: int
-    mixture: Float[Array, "*#batch heads"]
-    temperature: Float[Array, ""] | float
-    pooling: str = "soft"
-    beyond: Bool[Array, "batch candidates"] | None = None
-
-    def weighed(
-        self,
-        raw: Float[Array, "batch heads candidates"],
-        mask: Bool[Array, "batch candidates"] | None,
-    ) -> CandidateWeights:
-        """The weights of candidates by their scores."""
-        listed = mask
-        if self.beyond is not None:
-            mask = self._sharing(raw, mask)
-        if mask is None and self.pooling == "soft":  # as below, without a look for what is left out
-            by_head = softmax(raw / self.temperature, -1)
-        else:
-            open_ = None if mask is None else mask[:, None]
-            by_head = _pooling(self.pooling)(temper(raw, self.temperature), open_)
-        if self.beyond is not None and mask is not None:
-            by_head = by_head + self._continued(raw, mask, listed)
-        alone = self.heads == 1 and not gradients_enabled()  # its share is 1
-        mixed = by_head[:, 0] if alone else mix(by_head, self.mixture)
-        return CandidateWeights(by_head, mixed, self.mixture)
-
-    def scores(
-        self, raw: Float[Array, "batch heads candidates"], mask: Bool[Array, "batch candidates"] | None
-    ) -> Float[Array, "batch candidates"]:
-        """Return the scores that order the hits, −inf where `mask` is False; with one head its own scores.
-
-        With several heads the order is exactly that of soft weights, but it survives where those underflow.
-        """
-        if self.heads == 1:
-            return raw[:, 0] if mask is None else fill(raw[:, 0], ~mask, -math.inf)
-        present = all_true(raw[:, 0]) if mask is None else mask
-        partition = partition_by_head(raw, self._sharing(raw, mask), self.temperature)
-        finite = fill(raw, ~present[:, None], 0.0)
-        scores = ranking_score(finite, partition, self.temperature, self.mixture)
-        return fill(scores, ~present, -math.inf)
-
-    def _sharing(
-        self, raw: Float[Array, "batch heads candidates"], mask: Bool[Array, "batch candidates"] | None
-    ) -> Bool[Array, "batch candidates"]:
-        """True for candidates that share the attention."""
-        present = all_true(raw[:, 0]) if mask is None else mask
-        return present if self.beyond is None else present & ~self.beyond
-
-    def _continued(
-        self,
-        raw: Float[Array, "batch heads candidates"],
-        sharing: Bool[Array, "batch candidates"],
-        listed: Bool[Array, "batch candidates"] | None,
-    ) -> Float[Array, "batch heads candidates"]:
-        """The weights of documents beyond the candidates; zeros elsewhere."""
-        logits = temper(raw, self.temperature)
-        partition = partition_by_head(raw, sharing, self.temperature)[..., None]
-        elsewhere = sharing if listed is None else sharing | ~listed
-        return fill(exp(at_most(logits - partition, 0.0)), elsewhere[:, None], 0.0)
-
-
-def _pooling(name: str) -> Callable[[Array, Array | None], Array]:
-    if name == "soft":
-        return masked_softmax
-    from dsearch.attention.pooling import POOLINGS
-
-    return POOLINGS[name]
-
-
 def under_autocast_of_now(function: Callable[[Input], Result], kind: str) -> Callable[[Input], Result]:
     """A function of the caller's, such as an encoder, keeps the precision that the caller chose for it."""
     import torch
@@ -398,33 +285,3 @@ def rows_at(
         return zeros((*positions.shape, values.shape[1]), values)
     rows = values[on_device_of(np.maximum(positions, 0), values)]
     return fill(rows, on_device_of(positions == NONE, values)[..., None], 0.0)
-
-
-def by_score_then_position(
-    scores: Float[Array, "batch candidates"], second: StageTerms | None
-) -> Int64[Array, "batch candidates"]:
-    """The order of hits: by score, ties by position; of equals those first that a second stage looked at.
-
-    Proposals ascend, so stable sorts do.
-    """
-    if second is None:
-        return best_first(scores)
-    first = best_first(on_device_of(second.inside.astype(np.int8), scores))
-    return gather(first, best_first(gather(scores, first, 1)), 1)
-
-
-def held_below(
-    second: StageTerms,
-    raw: Float[Array, "batch heads candidates"],
-    beyond: Bool[Array, "batch candidates"],
-) -> StageTerms:
-    """The terms of a second stage where documents beyond the candidates do not rank above one it looked at.
-
-    Each has the term of the candidates outside, less what keeps its own logit below all of those.
-    """
-    every = raw + second.values[:, None]
-    unseen = on_device_of(~second.inside, raw)
-    looked_at = fill(every, unseen[:, None], math.inf)
-    lowest = -largest(-looked_at.reshape(len(raw), raw.shape[1] * raw.shape[2]), 1)
-    excess = at_least(largest(every.mT, 1)[..., 0] - lowest, 0.0)
-    return second._replace(values=second.values - fill(excess, ~beyond, 0.0))

@@ -43,6 +43,7 @@ from dsearch.attention.late_interaction import (
     StageFormulas,
 )
 from dsearch.attention.retrieval.fixed_head import HeadFormulas
+from dsearch.attention.retrieval.kernel import StageTerms, raw_scores
 from dsearch.engine.ranking.scores import WITHOUT_TOKENS
 from dsearch.engine.snapshot import NONE, QueryTokens, Snapshot, SnapshotTokens
 from dsearch.errors import InvalidRequest, NotInCluster
@@ -95,20 +96,6 @@ class CandidateEvidence(NamedTuple):
     counts: Int64[Array, " reranked"]
     embeddings: Float[Array, "reranked encoder_dim"] | None
     reranked: Float[np.ndarray, " reranked"] | None = None
-
-
-class StageTerms(NamedTuple):
-    """Terms of the candidates of some queries.
-
-    Attributes:
-        values: to be added to t · l of every head.
-        inside: True for those that the second stage looked at.
-        reranked: the reranker's part of the values; None without one.
-    """
-
-    values: Float[Array, "batch candidates"]
-    inside: Bool[np.ndarray, "batch candidates"]
-    reranked: Float[Array, "batch candidates"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +283,7 @@ def spread(
     floor = inside.min()
     if others.any():
         highest = (raw[:, on_device_of(np.flatnonzero(others), raw)] + floor).max()
-        behind = highest - (raw[:, columns] + inside).min()
+        behind = highest - raw_scores(raw[:, columns], second=inside).min()
         floor = floor - fill(at_least(behind, 0.0), (behind == math.inf) | (behind != behind), 0.0)
     return put(zeros((raw.shape[1],), raw) + floor, columns, inside)
 

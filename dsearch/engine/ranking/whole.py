@@ -23,12 +23,12 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
-from dsearch.attention import POOLINGS, mix, temper
+from dsearch.attention.arrays import as_like, keyword_part
 from dsearch.attention.blockwise.blocks import PartialAttention, merge
-from dsearch.attention.retrieval.ranking import ranking_score
+from dsearch.attention.retrieval.kernel import Weighing, mix, raw_scores
 from dsearch.engine.ranking.candidates import SearchLegs, distinct
 from dsearch.engine.ranking.scores import ranks_by_inner_product
-from dsearch.engine.ranking.scoring import CandidateScores, CandidateWeights, Scoring, Weighing
+from dsearch.engine.ranking.scoring import CandidateScores, Scoring
 from dsearch.engine.snapshot import NONE
 from dsearch.index.exact import best_above
 from dsearch.search_options import COVERAGE_DOCUMENTS
@@ -114,40 +114,18 @@ class Whole:
         """
         with torch.no_grad():
             if self._folded.shape[1] > 1 and not self._hard:
-                partition = self._log_partition(soft=True)
-                return self._largest(partial(self._mixed_scores, partition=partition), count)
+                soft = self._weighing._replace(soft_partition=self._log_partition(soft=True))
+                return self._largest(lambda raw: soft.scores(raw, None), count)
             return self._largest(lambda raw: raw, count)
 
-    def weighed(
-        self,
-        raw: Float[Tensor, "batch heads candidates"],
-        mask: Bool[Tensor, "batch candidates"] | None,
-        everything: WholeOutput,
-    ) -> CandidateWeights:
-        """Return the weights of listed documents among all."""
-        allowed = torch.ones_like(raw[:, 0], dtype=torch.bool) if mask is None else mask
+    def among_all(self, everything: WholeOutput) -> Weighing:
+        """How the scores of listed documents become weights among all."""
         if self._hard:
-            by_head = POOLINGS["hard"](raw, allowed.unsqueeze(1))
-        else:
-            logits = self._logits(raw).masked_fill(~allowed[:, None], -math.inf)
-            by_head = _shares(logits, everything.log_partition)
-        mixture = self._weighing.mixture
-        return CandidateWeights(by_head, mix(by_head, mixture), mixture)
-
-    def scores(
-        self,
-        raw: Float[Tensor, "batch heads candidates"],
-        mask: Bool[Tensor, "batch candidates"] | None,
-        everything: WholeOutput,
-    ) -> Float[Tensor, "batch candidates"]:
-        """Return the scores that order the hits, −inf where `mask` is False; see `Weighing.scores`."""
-        if raw.shape[1] == 1:
-            return self._weighing.scores(raw, mask)
-        finite = raw if mask is None else raw.masked_fill(~mask[:, None], 0.0)
-        soft = self._weighing.pooling == "soft"
-        partition = everything.log_partition if soft else self._log_partition(soft=True)
-        scores = self._mixed_scores(finite, partition=partition)
-        return scores if mask is None else scores.masked_fill(~mask, -math.inf)
+            soft = None if self._folded.shape[1] == 1 else self._log_partition(soft=True)
+            return self._weighing._replace(soft_partition=soft)
+        equal = self._weighing.pooling == "uniform" and self._folded.shape[1] > 1
+        soft = self._log_partition(soft=True) if equal else None
+        return self._weighing._replace(partition=everything.log_partition, soft_partition=soft)
 
     def weights(
         self, among: Bool[np.ndarray, " positions"]
@@ -158,16 +136,18 @@ class Whole:
             Positions, their weights, and the number of those in reach of each query.
         """
         with torch.no_grad():
-            chosen = self._best_of_heads(among) if self._hard else None
-            log_partition = None if self._hard else self._log_partition(among=among)
+            chosen, weighing = None, self._weighing
+            if self._hard:
+                chosen = self._best_of_heads(among)
+            else:
+                weighing = weighing._replace(partition=self._log_partition(among=among))
             for rows in self._blocks(among):
                 raw = self._raw(rows)[0]
-                if log_partition is None:
-                    assert chosen is not None
-                    by_head = torch.as_tensor(chosen[..., None] == rows).to(raw)
+                if chosen is None:
+                    weights = weighing.weights(raw, None).mixed
                 else:
-                    by_head = _shares(self._logits(raw), log_partition)
-                yield rows, mix(by_head, self._weighing.mixture), (raw != -math.inf).any(1).sum(1)
+                    weights = mix(torch.as_tensor(chosen[..., None] == rows).to(raw), weighing.mixture)
+                yield rows, weights, (raw != -math.inf).any(1).sum(1)
 
     @property
     def queries(self) -> int:
@@ -184,7 +164,7 @@ class Whole:
         snapshot, mixture = self._scoring.snapshot, self._weighing.mixture
         allowed = torch.as_tensor(positions != NONE).to(raw.device)
         with torch.no_grad():
-            logits = self._logits(raw.detach()).masked_fill(~allowed[:, None], -math.inf)
+            logits = self._weighing.logits(raw.detach()).masked_fill(~allowed[:, None], -math.inf)
             partition = logits.logsumexp(-1) if not self._hard else _highest(logits)
             if snapshot.documents <= COVERAGE_DOCUMENTS:
                 whole = self._log_partition()
@@ -210,7 +190,7 @@ class Whole:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The triple of a block, and the number of its documents that each query reaches."""
         raw, scored = self._raw(rows, embeddings=values is None)
-        logits = self._logits(raw)
+        logits = self._weighing.logits(raw)
         reached = (raw != -math.inf).any(1).sum(1)
         if values is not None:
             part = PartialAttention.of(logits, values[torch.as_tensor(rows).to(values.device)].to(logits))
@@ -239,30 +219,23 @@ class Whole:
             scored = scoring.scored(queries, folded, rows[None])
         raw = scored.dense.reshape(batch, heads, len(rows))
         tiled = np.broadcast_to(rows, (batch, len(rows)))
-        by_words = self._legs.keyword_scores(tiled)
-        if by_words is not None:
-            weight = torch.as_tensor(scoring.head.keyword_weight)
-            raw = raw + weight[:, None] * torch.as_tensor(by_words).to(raw)[:, None]
+        words, keyword, memory = self._legs.keyword_scores(tiled), None, None
+        if words is not None:
+            keyword = keyword_part(torch.as_tensor(scoring.head.keyword_weight), as_like(words, raw))
         if self._remembered is not None:
-            remembered = torch.as_tensor(self._remembered(np.ascontiguousarray(tiled)))
-            raw = raw + remembered.to(raw)[:, None]
-        return raw, scored
-
-    def _logits(self, raw: Float[Tensor, "batch heads some"]) -> Float[Tensor, "batch heads some"]:
-        """Logits of the softmax, equal for equal weights."""
-        if self._weighing.pooling == "uniform":
-            return torch.zeros_like(raw).masked_fill(raw == -math.inf, -math.inf)
-        return temper(raw, self._weighing.temperature)
+            memory = as_like(self._remembered(np.ascontiguousarray(tiled)), raw)
+        return raw_scores(raw, keyword, memory), scored
 
     def _log_partition(
         self, *, soft: bool = False, among: Bool[np.ndarray, " positions"] | None = None
     ) -> Float[Tensor, "batch heads"]:
         """Z_h, of the largest logit alone if the best document takes all."""
         total, best = self._folded.new_full(self._folded.shape[:2], -math.inf), self._hard and not soft
+        weighing = self._weighing._replace(pooling="soft") if soft else self._weighing
 
         def of_block(rows: Int64[np.ndarray, " rows"]) -> tuple[Float[Tensor, "batch heads"]]:
             raw = self._raw(rows)[0]
-            logits = temper(raw, self._weighing.temperature) if soft else self._logits(raw)
+            logits = weighing.logits(raw)
             return (_highest(logits) if best else logits.logsumexp(-1),)
 
         for rows in self._blocks(among):
@@ -276,7 +249,7 @@ class Whole:
         """Z_h of all that are no candidates, estimated from a sample: log(rest · mean exp(l))."""
         visible = self._scoring.snapshot.visible()
         drawn = np.sort(np.random.default_rng(0).choice(visible, SAMPLE, replace=False))
-        logits = self._logits(self._raw(drawn)[0])
+        logits = self._weighing.logits(self._raw(drawn)[0])
         other = np.array([~np.isin(drawn, row) for row in positions]).reshape(len(positions), len(drawn))
         other = torch.as_tensor(other).to(logits.device)
         logits = logits.masked_fill(~other[:, None], -math.inf)
@@ -285,12 +258,6 @@ class Whole:
         rest = torch.as_tensor(len(visible) - (positions != NONE).sum(1)).to(logits)
         each = (rest / other.sum(1).clamp_min(1)).log()
         return logits.logsumexp(-1) + each[:, None]
-
-    def _mixed_scores(
-        self, raw: Float[Tensor, "batch heads some"], *, partition: Float[Tensor, "batch heads"]
-    ) -> Float[Tensor, "batch some"]:
-        finite = partition.masked_fill(partition == -math.inf, 0.0)
-        return ranking_score(raw, finite, self._weighing.temperature, self._weighing.mixture)
 
     def _largest(
         self, scores_of: Callable[[Tensor], Tensor], count: int
@@ -337,14 +304,6 @@ class Whole:
             step = min(step, max(64, _HIDDEN // (queries * self._queries.shape[2])))
         for start in range(0, len(visible), step):
             yield visible[start : start + step]
-
-
-def _shares(
-    logits: Float[Tensor, "batch heads some"], log_partition: Float[Tensor, "batch heads"]
-) -> Float[Tensor, "batch heads some"]:
-    """exp(l − Z); zeros where nothing is in reach."""
-    finite = log_partition.masked_fill(log_partition == -math.inf, 0.0)
-    return torch.exp(logits - finite[..., None])
 
 
 def _highest(logits: Float[Tensor, "batch heads some"]) -> Float[Tensor, "batch heads"]:

@@ -1,5 +1,5 @@
-"""Arrangement of hits beyond their scores: one for each text or value of a field, a field's order, diversity;
-and the fields of a document that a hit carries.
+"""Arrangement of hits other than by scores: one for each text or value of a field, a field's order,
+diversity; and the fields of a document that a hit carries.
 
 `order_by` and `shaped_by` look at documents alone, so that one machine and shards show the same.
 
@@ -180,7 +180,7 @@ def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " _"]]) -> S
     keys = output.keys
     if keys is not None:
         keys = np.take_along_axis(keys, np.broadcast_to(columns[:, None], keys.shape), 2)
-    beyond = None if output.beyond is None else np.take_along_axis(output.beyond, columns, 1)
+    is_extra = None if output.is_extra is None else np.take_along_axis(output.is_extra, columns, 1)
     return output._replace(
         positions=positions,
         weights=fill(of(output.weights), absent, 0.0),
@@ -192,16 +192,16 @@ def rearranged(output: SearchOutput, orders: list[Int64[np.ndarray, " _"]]) -> S
         second=None if output.second is None else of(output.second),
         reranked=None if output.reranked is None else of(output.reranked),
         keys=keys,
-        beyond=beyond,
+        is_extra=is_extra,
     )
 
 
 def sharing_attention(output: SearchOutput) -> SearchOutput:
-    """The output of the candidates alone that share the attention, without those beyond them."""
-    if output.beyond is None:
+    """The output of only the candidates that share the attention, without the documents behind them."""
+    if output.is_extra is None:
         return output
     alone = rearranged(output, [np.flatnonzero(row != NONE) for row in output.sharing])
-    return alone._replace(beyond=None)
+    return alone._replace(is_extra=None)
 
 
 def order_by(documents: Sequence[Document], sort: str) -> list[int]:

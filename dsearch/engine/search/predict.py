@@ -74,7 +74,7 @@ def predict(
         values = _values(collection, layer, output.positions, field, learned)
         has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
         weighing = layer.weighing_of(output.folded)
-        weights = weighing.weighed(output.raw, has.reshape(output.positions.shape)).mixed
+        weights = weighing.weights(output.raw, has.reshape(output.positions.shape)).mixed
         weights = normalise(weights)  # a head without a document in reach gives its share to the others
     ids = collection.ids_at(layer.snapshot, output.positions)
     predictions = [_predicted(*query, field, evidence) for query in zip(ids, values, weights, strict=True)]

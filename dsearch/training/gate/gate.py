@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Float, Int64
 
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.kernel import Weighing
 from dsearch.engine import Snapshot
 from dsearch.errors import InvalidRequest, amount
 from dsearch.evaluation import Interval, bootstrap_columns
@@ -448,10 +449,9 @@ def overlap_of_canaries(
         scores = product(folded, corpus)
         if further is not None:
             scores, _ = further.taken(folded, scores)
-        logits = scores / head.temperature
-        mixed = (head.mixture_of(folded).log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
-        mixed[torch.arange(len(canaries)), canaries] = -torch.inf
-        return [set(row) for row in mixed.topk(depth, dim=1).indices.tolist()]
+        order = Weighing(head.heads, head.mixture_of(folded), head.temperature).scores(scores, None).clone()
+        order[torch.arange(len(canaries)), canaries] = -torch.inf
+        return [set(row) for row in order.topk(depth, dim=1).indices.tolist()]
 
     shares = [len(a & b) / depth for a, b in zip(nearest(before), nearest(after), strict=True)]
     return float(np.mean(shares))

@@ -158,7 +158,11 @@ class HeldOut:
         return self._answers(BothTops(top, without(top, Pairs(self._removed).among(top))))
 
     def _answers(self, top: BothTops) -> Answers:
-        return Answers(self._whole.ndcg_at_10(top.whole), self.seen, self._residual.ndcg_at_10(top.rest))
+        return Answers(
+            self._whole.ndcg_at_10(top.all_documents),
+            self.seen,
+            self._residual.ndcg_at_10(top.without_removed),
+        )
 
 
 def split_folds(examples: Examples, folds: int, seed: int) -> list[list[int]]:

@@ -35,6 +35,7 @@ from torch.autograd.function import once_differentiable
 from dsearch.attention import log_partition
 from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention.retrieval.kernel import log_mix, raw_scores
 from dsearch.products import product
 from dsearch.training.losses.passages import FurtherPassages
 
@@ -226,15 +227,13 @@ def listwise_cross_entropy(
         return losses.mean()
     if further is not None:
         log_heads = _log_heads_of_best(head, folded, keyword, corpus, relevant, further)
-        log_weights = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
-        return -(target * log_weights).sum(-1).mean()
-    logits = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant].to(folded))
+        return -(target * log_mix(log_heads, head.mixture_of(folded))).sum(-1).mean()
+    dense, part = torch.einsum("bhd,bpd->bhp", folded, corpus[relevant].to(folded)), None
     if keyword is not None:
-        logits = logits + keyword_part(head.keyword_weight, keyword.gather(1, relevant))
+        part = keyword_part(head.keyword_weight, keyword.gather(1, relevant))
     whole = whole_partition(folded, corpus, head.temperature, keyword, head.keyword_weight)
-    log_heads = logits / head.temperature - whole.unsqueeze(-1)
-    log_weights = (head.mixture_of(folded).log()[..., None] + log_heads).logsumexp(1)
-    return -(target * log_weights).sum(-1).mean()
+    log_heads = raw_scores(dense, part) / head.temperature - whole.unsqueeze(-1)
+    return -(target * log_mix(log_heads, head.mixture_of(folded))).sum(-1).mean()
 
 
 def _in_one_pass(

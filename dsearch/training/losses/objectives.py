@@ -35,6 +35,7 @@ from torch import Tensor
 from dsearch.attention import ExactAttention, exact_attention, reinforce_loss, sample
 from dsearch.attention.arrays import keyword_part
 from dsearch.attention.retrieval.head import START_TEMPERATURE, Head
+from dsearch.attention.retrieval.kernel import log_mix, raw_scores
 from dsearch.training.losses.listwise import in_full, listwise_cross_entropy, scores_of, whole_partition
 from dsearch.training.losses.passages import FurtherPassages
 
@@ -187,12 +188,11 @@ class Batch:
         keyword: Float[Tensor, "batch pool"] | None,
         mask: Bool[Tensor, "batch pool"] | None = None,
     ) -> Float[Tensor, "batch pool"]:
-        if keyword is not None:
-            scores = scores + keyword_part(self.head.keyword_weight, keyword)
-        logits = scores / self.head.temperature
+        part = None if keyword is None else keyword_part(self.head.keyword_weight, keyword)
+        logits = raw_scores(scores, part) / self.head.temperature
         if mask is not None:
             logits = logits.masked_fill(~mask[:, None], -1e30)
-        return (self.head.mixture_of(folded).log()[..., None] + logits.log_softmax(-1)).logsumexp(1)
+        return log_mix(logits.log_softmax(-1), self.head.mixture_of(folded))
 
 
 Objective = Callable[[Batch], Float[Tensor, ""]]

@@ -41,7 +41,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> list[tuple[torch
     monkeypatch.setattr(ShardedAttention, "_read", read)
     monkeypatch.setattr(ShardedAttention, "_pool", lambda *_: [])
     monkeypatch.setattr(attention, "pooled", lambda parts, folded: torch.full_like(folded, 10.0))
-    monkeypatch.setattr(attention, "refine", lambda query, weights, keys, strength: query + strength * keys)
+    monkeypatch.setattr(attention, "turned", lambda query, pooled, strength: query + strength * pooled)
     return made
 
 

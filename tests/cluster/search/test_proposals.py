@@ -10,7 +10,7 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.messages import PastQueries, Proposal, ProposalRequest
-from dsearch.cluster.search.merge import Candidates, merged, ranked
+from dsearch.cluster.search.merge import Candidates, merged, ranked_by_head
 
 QUESTION = ProposalRequest(
     folded=np.zeros((1, 1, 4), np.float32),
@@ -98,12 +98,12 @@ def test_past_queries_propose_what_they_know_and_no_other() -> None:
 
 def test_what_is_listed_beyond_the_candidates_is_marked() -> None:
     question = replace(QUESTION, mode="dense", candidates=1, depth=3)
-    here = proposal([3, 5], [0.9, 0.8], beyond=np.array([[False, False]]))
-    there = proposal([101, 102], [0.7, 0.95], beyond=np.array([[False, True]]))
+    here = proposal([3, 5], [0.9, 0.8], is_extra=np.array([[False, False]]))
+    there = proposal([101, 102], [0.7, 0.95], is_extra=np.array([[False, True]]))
     candidates, _ = merged({0: here, 1: there}, OFFSETS, question)
-    assert candidates.beyond is not None
+    assert candidates.is_extra is not None
     assert candidates.positions.tolist() == [[3, 5, 102]]
-    assert candidates.beyond.tolist() == [[False, True, True]]  # 102 is none of the candidates
+    assert candidates.is_extra.tolist() == [[False, True, True]]  # 102 is none of the candidates
 
 
 def test_queries_of_fewer_candidates_are_padded() -> None:
@@ -128,15 +128,17 @@ def test_what_is_known_of_candidates_goes_with_them() -> None:
     """Each field of the declaration follows the order of the candidates, by weight and by choice."""
     question = replace(QUESTION, past=object.__new__(PastQueries), collapse=True, depth=3)
     more: dict[str, Any] = {**remembered([0.25, 0.5, 0.75], [True] * 3)}
-    more |= {"names": np.array([[7, 8, 9]]), "beyond": np.array([[False, False, True]])}
+    more |= {"names": np.array([[7, 8, 9]]), "is_extra": np.array([[False, False, True]])}
     one = proposal([3, 5, 7], [0.1, 0.9, 0.5], [0.2, 0.4, 0.6], **more)
     candidates, _ = merged({0: one}, OFFSETS, replace(question, candidates=3))
-    beyond = np.array([[False, True, True]])
+    is_extra = np.array([[False, True, True]])
     candidates = replace(
-        candidates, shards=np.array([[1, 2, 3]]), keys=np.array([[[4, 5, 6]]]), beyond=beyond
+        candidates, shards=np.array([[1, 2, 3]]), keys=np.array([[[4, 5, 6]]]), is_extra=is_extra
     )
     with torch.inference_mode():
-        _, by_weight = ranked(candidates, torch.zeros(1, 1, 4), Head(4), replace(question, texts=None))
+        _, by_weight = ranked_by_head(
+            candidates, torch.zeros(1, 1, 4), Head(4), replace(question, texts=None)
+        )
     by_choice = candidates.arranged([np.array([2, 0])])
     order = [candidates.positions[0].tolist().index(at) for at in by_weight.positions[0].tolist()]
     assert sorted(order) == [0, 1, 2]

@@ -142,7 +142,7 @@ def test_covered_mass_is_the_candidates_share(food: Collection, mode: str, candi
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_the_share_is_of_the_mixture_and_of_candidates_alone(food: Collection, heads: int) -> None:
-    """Whatever a second stage adds; what is listed beyond the candidates covers nothing."""
+    """Whatever a second stage adds; what is listed behind the candidates covers nothing."""
     states = torch.as_tensor(food.encoder.encode_queries(TEXTS))
     head = opened_head(heads)
     if heads > 1:
@@ -152,9 +152,11 @@ def test_the_share_is_of_the_mixture_and_of_candidates_alone(food: Collection, h
         output = layer(states)
         every = SearchLayer(food.snapshot, head, mode="dense", candidates=100, hops=1)(states)
         staged = output._replace(second=torch.linspace(0, 1, output.scores.numel()).reshape(3, -1))
-        beyond = np.zeros(output.positions.shape, bool)
-        beyond[:, 2:] = True
-        shares = [covered_mass(one, layer, None) for one in (output, staged, output._replace(beyond=beyond))]
+        is_extra = np.zeros(output.positions.shape, bool)
+        is_extra[:, 2:] = True
+        shares = [
+            covered_mass(one, layer, None) for one in (output, staged, output._replace(is_extra=is_extra))
+        ]
     for query in range(3):
         weights = dict(zip(every.positions[query].tolist(), every.weights[query].tolist(), strict=True))
         kept = [weights[at] for at in output.positions[query].tolist() if at >= 0]

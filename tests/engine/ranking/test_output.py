@@ -79,8 +79,8 @@ def test_raw_scores_are_the_sum_of_the_parts(memory: bool, second: bool) -> None
 
 def test_documents_beyond_share_no_attention() -> None:
     assert np.array_equal(output().sharing, output().positions)
-    beyond = np.zeros((FLAT, CANDIDATES), bool)
-    beyond[:, 2:] = True
-    sharing = output(beyond=beyond).sharing
+    is_extra = np.zeros((FLAT, CANDIDATES), bool)
+    is_extra[:, 2:] = True
+    sharing = output(is_extra=is_extra).sharing
     assert (sharing[:, 2:] == -1).all()
     assert np.array_equal(sharing[:, :2], output().positions[:, :2])

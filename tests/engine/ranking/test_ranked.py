@@ -88,8 +88,8 @@ def test_further_documents_are_listed_and_share_nothing(collection: Any, encoder
         )
         for depth in (None, 20)
     )
-    assert deep.beyond is not None
-    assert (deep.beyond.sum(1) > 5).all()
+    assert deep.is_extra is not None
+    assert (deep.is_extra.sum(1) > 5).all()
     assert deep.documents is not None
     assert deep.documents.tolist() == (deep.sharing != -1).sum(1).tolist()
     for query in range(len(QUERIES)):

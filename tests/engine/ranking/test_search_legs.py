@@ -171,9 +171,9 @@ def test_further_candidates_stand_beyond_those_that_were_proposed(way: str) -> N
     _, search = legs("hybrid", 1)
     proposed = search.propose(QUERIES)
     assert proposed.tolist() == [[0, 3], [0, 1]]
-    every, beyond = search.deeper(QUERIES, proposed, 2, np.array([[2], [-1]]))
+    every, is_extra = search.deeper(QUERIES, proposed, 2, np.array([[2], [-1]]))
     assert every.tolist() == [[0, 1, 2, 3, 5], [0, 1, 5, -1, -1]]
-    assert beyond.tolist() == [[False, True, True, False, True], [False, False, True, True, True]]
+    assert is_extra.tolist() == [[False, True, True, False, True], [False, False, True, True, True]]
     assert search.propose(QUERIES).tolist() == proposed.tolist()  # the legs themselves stay as they were
     assert way
 

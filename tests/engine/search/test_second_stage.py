@@ -130,16 +130,16 @@ def test_what_lies_beyond_the_candidates_is_not_looked_at(staged: Collection) ->
         layer = staged.layer_over(staged.snapshot, staged.head("v0"), options)
         found.append(layer.ranked(states, [QUERY], [query_tokens(tokens[0], QUERY, layer.snapshot)]))
     plain, deep = found
-    assert deep.beyond is not None
+    assert deep.is_extra is not None
     assert deep.second is not None
     assert plain.second is not None
-    beyond = torch.as_tensor(deep.beyond[0])
-    assert beyond.sum() > 3
-    torch.testing.assert_close(deep.second[0][~beyond], plain.second[0])
+    is_extra = torch.as_tensor(deep.is_extra[0])
+    assert is_extra.sum() > 3
+    torch.testing.assert_close(deep.second[0][~is_extra], plain.second[0])
     # They have the least term, less what keeps them below all that were looked at.
-    first, lowest = deep.first_raw[0, 0][beyond], (plain.first_raw[0, 0] + plain.second[0]).min()
+    first, lowest = deep.first_raw[0, 0][is_extra], (plain.first_raw[0, 0] + plain.second[0]).min()
     expected = torch.minimum(first + plain.second.min(), lowest)
-    torch.testing.assert_close(first + deep.second[0][beyond], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(first + deep.second[0][is_extra], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_served_as_trained(staged: Collection) -> None:
