@@ -169,7 +169,9 @@ class ShardedCollection:
                 )
             _, release, shards = live
             try:
-                search = ShardedSearch(release, shards, self._supported_head, self._encode)
+                search = ShardedSearch(
+                    release, shards, self._supported_head, self._encode, self._local.calibrations.of
+                )
                 results = search.search(queries, model, options, vectors)
                 tree = filter_of(options.filter)
                 if tree is not None and not any(result.hits for result in results):

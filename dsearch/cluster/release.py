@@ -30,6 +30,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from jaxtyping import Int64
 
 from dsearch.engine.indexing.leases import Lease
 from dsearch.engine.indexing.releases import RELEASE_NAME, ROWS_NAME
@@ -90,6 +91,12 @@ class Release:
     def digest(self) -> str:
         """SHA-256 of the release, and so of every file of every shard."""
         return hashlib.sha256(canonical(asdict(self))).hexdigest()
+
+    def owners(self, positions: Int64[np.ndarray, "*any"]) -> Int64[np.ndarray, "*any"]:
+        """The shard of each position; −1 of −1."""
+        offsets = np.array([entry.offset for entry in self.shards])
+        # Of several shards at one offset only the last has documents.
+        return np.where(positions < 0, -1, np.searchsorted(offsets, positions, side="right") - 1)
 
     def write(self, folder: Path) -> None:
         """Write release.json."""

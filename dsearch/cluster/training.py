@@ -142,9 +142,7 @@ class ShardedCorpus:
     ) -> tuple[Float[Tensor, "batch documents encoder_dim"], Float[Tensor, "batch documents"]]:
         """Return embeddings of some documents and b(q, d) by this (k1, b); zeros at −1."""
         words = None if texts is None else list(texts)
-        offsets = np.array([entry.offset for entry in self.release.shards])
-        owners = np.searchsorted(offsets, positions, side="right") - 1
-        # Of several shards at one offset only the last has documents.
+        owners = self.release.owners(positions)
         requests = {
             int(shard): GatherRequest(np.where(owners == shard, positions, -1), words, weighting)
             for shard in np.unique(owners[positions >= 0])

@@ -54,7 +54,7 @@ def ranked(
         part = slice(start, start + _AT_A_TIME)
         with torch.inference_mode():
             output = layer(torch.as_tensor(states[part]), list(texts[part]))
-        rows.append(evidence_of_rankings(output, layer))
+        rows.append(evidence_of_rankings(output, layer.head, layer.temperature))
         of_hits = output.scores.detach().double().numpy()
         for line, positions in enumerate(relevant[part]):
             hits = np.isin(output.positions[line, :_TOP], positions)

@@ -123,13 +123,13 @@ class ShardedOutput:
 
     Attributes:
         output: weights, scores and positions; `context` is empty.
-        candidates: the same candidates in the same order, with their shards.
+        names: `text_name` of the document at each position; None if it was not requested.
         mass: share of the exact softmax that the candidates hold; None if it was not requested.
         hits: documents that came with the candidates, by position.
     """
 
     output: SearchOutput
-    candidates: Candidates
+    names: dict[int, int] | None
     mass: Float[Tensor, " batch"] | None
     hits: dict[int, ShardHit]
 
@@ -194,7 +194,7 @@ class ShardedAttention:
         Raises:
             ShardsLost: a shard does not answer.
         """
-        parts = self._pool(answer, head, answer.candidates.positions.shape[1])
+        parts = self._pool(answer, head, answer.output.positions.shape[1])
         folded = answer.output.folded
         return (head.mixture_of(folded)[..., None] * head.values(pooled(parts, folded))).sum(1)
 
@@ -218,10 +218,10 @@ class ShardedAttention:
             stage = stage_over(query.rerank, has_tokens, head, query.mode)
             if stage is not None:
                 reranker = ShardedReranker(self._shards.ask, stage, query.rerank)
-        output, by_weight = ranked_by_head(candidates, folded, head, question, reranker)
+        output = ranked_by_head(candidates, folded, head, question, reranker)
         mass = _mass(output, answers, documents, head) if query.coverage else None
         entries = {at: entry for answer in answers.values() for at, entry in answer.hits.items()}
-        return ShardedOutput(output, by_weight, mass, entries)
+        return ShardedOutput(output, _named(candidates), mass, entries)
 
     def _proposals(self, questions: Mapping[int, ProposalRequest], head: Head) -> dict[int, Proposal]:
         """Ask for proposals; shards that lack the memory get it, as often as another copy of one answers."""
@@ -244,8 +244,14 @@ class ShardedAttention:
         return PastQueries(name_of(memory), rows.numpy().copy(), weights.float().numpy(), few)
 
     def _pool(self, answer: ShardedOutput, head: Head, most: int) -> list[PoolResult]:
-        requests = poolings(answer.output, answer.candidates, head, most)
+        requests = poolings(answer.output, self.release, head, most)
         return list(self._shards.ask("pool", requests).values()) if requests else []
+
+
+def _named(candidates: Candidates) -> dict[int, int] | None:
+    if candidates.names is None:
+        return None
+    return dict(zip(candidates.positions.ravel().tolist(), candidates.names.ravel().tolist(), strict=True))
 
 
 _names: WeakKeyDictionary[QueryMemory, str] = WeakKeyDictionary()

@@ -7,8 +7,8 @@ parts of the logits, no documents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,10 +20,10 @@ from dsearch.attention import PartialAttention, merge
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.kernel import Weighing
 from dsearch.cluster.messages import PoolRequest, PoolResult, Proposal, ProposalRequest
+from dsearch.cluster.release import Release
 from dsearch.cluster.search.second_stage import ShardedReranker
 from dsearch.engine.ranking.output import Found, SearchOutput, ranked
 from dsearch.engine.ranking.scoring import CandidateScores
-from dsearch.engine.search.arrangement import padded
 from dsearch.engine.snapshot import NONE
 
 
@@ -36,8 +36,8 @@ class Candidates:
         dense: folded query · embedding.
         keyword: b(q, d).
         shards: shard number of each candidate, −1 for padding.
-        keys: the shard's number of the key that each head chose, −1 for padding.
-        passages: True if any of these documents has more than one key.
+        keys: the shard's number of the key that each head chose, −1 for padding; None where every document
+            has one key.
         memory: γ M(q, d); None without a query memory.
         names: names of their texts, −1 without words; None if they were not asked for.
         is_extra: True for documents behind the candidates, see `SearchOutput`; None: there are none.
@@ -47,30 +47,10 @@ class Candidates:
     dense: Float32[np.ndarray, "batch heads candidates"]
     keyword: Float32[np.ndarray, "batch candidates"]
     shards: Int64[np.ndarray, "batch candidates"]
-    keys: Int64[np.ndarray, "batch heads candidates"]
-    passages: bool
+    keys: Int64[np.ndarray, "batch heads candidates"] | None = None
     memory: Float32[np.ndarray, "batch candidates"] | None = None
     names: Int64[np.ndarray, "batch candidates"] | None = None
     is_extra: Bool[np.ndarray, "batch candidates"] | None = None
-
-    def arranged(self, orders: Sequence[Int64[np.ndarray, " _"]]) -> Candidates:
-        """The candidates in these orders; what follows them is padding, −1."""
-        columns, padding = padded(orders, self.positions.shape[1])
-
-        def of(numbers: np.ndarray) -> np.ndarray:
-            return np.take_along_axis(numbers, columns if numbers.ndim == 2 else columns[:, None], -1)
-
-        return replace(
-            self,
-            positions=np.where(padding, NONE, of(self.positions)),
-            dense=of(self.dense),
-            keyword=of(self.keyword),
-            shards=np.where(padding, NONE, of(self.shards)),
-            keys=of(self.keys),
-            memory=None if self.memory is None else of(self.memory),
-            names=None if self.names is None else of(self.names),
-            is_extra=None if self.is_extra is None else of(self.is_extra),
-        )
 
 
 def merged(
@@ -91,7 +71,9 @@ def merged(
     keyword = np.concatenate([proposal.keyword for proposal in every], axis=1)
     widths = [proposal.positions.shape[1] for proposal in every]
     shards = np.broadcast_to(np.repeat(np.array(numbers, np.int64), widths), positions.shape)
-    keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
+    keys = None
+    if any(proposal.keys is not None for proposal in every):
+        keys = np.concatenate([_keys(proposals[number], offsets[number]) for number in numbers], axis=2)
     memory, leading = None, None
     if question.past is not None:
         memory = np.concatenate([p.memory for p in every if p.memory is not None], axis=1)
@@ -122,8 +104,7 @@ def merged(
         dense=taken(dense, 0.0),
         keyword=taken(keyword, 0.0),
         shards=taken(shards, NONE),
-        keys=taken(keys, NONE),
-        passages=any(proposal.keys is not None for proposal in every),
+        keys=None if keys is None else taken(keys, NONE),
         memory=None if memory is None else taken(memory, 0.0),
         names=None if names is None else taken(names, NONE),
         is_extra=None if is_extra is None else taken(is_extra, False),
@@ -176,8 +157,8 @@ def ranked_by_head(
     head: Head,
     question: ProposalRequest,
     reranker: ShardedReranker | None = None,
-) -> tuple[SearchOutput, Candidates]:
-    """Attention over the candidates and the candidates themselves, both sorted as in `SearchLayer`.
+) -> SearchOutput:
+    """Attention over the candidates, as of `SearchLayer`.
 
     The context is empty: it needs the shards' embeddings (`pooled`). `reranker` is the second stage.
     """
@@ -191,13 +172,21 @@ def ranked_by_head(
     weighing = Weighing(head.heads, head.mixture_of(folded), head.temperature)
     second_stage = None if reranker is None else partial(reranker.terms, owners=candidates.shards)
     output, order = ranked(found, head, folded, weighing, second_stage=second_stage)
-    in_order = candidates.arranged([*order.numpy()])
-    return output._replace(keys=in_order.keys if in_order.passages else None), in_order
+    if candidates.keys is None:
+        return output
+    return output._replace(keys=np.take_along_axis(candidates.keys, order.numpy()[:, None], 2))
 
 
-def poolings(output: SearchOutput, candidates: Candidates, head: Head, most: int) -> dict[int, PoolRequest]:
+def poolings(output: SearchOutput, release: Release, head: Head, most: int) -> dict[int, PoolRequest]:
     """Build the pooling request of each shard: the first `most` candidates of each query."""
-    shards, keys = candidates.shards[:, :most], candidates.keys[:, :, :most]
+    positions = output.positions[:, :most]
+    shards = release.owners(positions)
+    if output.keys is None:
+        offsets = np.array([entry.offset for entry in release.shards], np.int64)
+        local = np.where(positions == NONE, NONE, positions - offsets[shards])
+        keys = np.broadcast_to(local[:, None], (*output.dense.shape[:2], local.shape[1]))
+    else:
+        keys = output.keys[:, :, :most]
     logits = (output.raw / head.temperature)[:, :, :most].numpy()
     requests: dict[int, PoolRequest] = {}
     for shard in np.unique(shards[shards != NONE]).tolist():

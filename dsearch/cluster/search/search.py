@@ -8,32 +8,39 @@ An answer uses one release and one model from beginning to end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dsearch.attention.retrieval.head import Head
-from dsearch.cluster.messages import HitPreview, HitRequest, MeaningRequest, QueryText, ShardHit, ShardsLost
+from dsearch.cluster.messages import (
+    GatherRequest,
+    HitPreview,
+    HitRequest,
+    MeaningRequest,
+    QueryText,
+    ShardHit,
+    ShardsLost,
+)
 from dsearch.cluster.release import Release
 from dsearch.cluster.search.attention import ShardedAttention, ShardedOutput, ShardQuery, Shards
-from dsearch.cluster.search.merge import Candidates
 from dsearch.cluster.search.second_stage import RerankQuery, may_rerank
 from dsearch.encoder import TextTokens
 from dsearch.engine import Collection
 from dsearch.engine.indexing.own_vectors import Vectors
+from dsearch.engine.models.confidence import confidences
 from dsearch.engine.ranking.explain import explained
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.search.arrangement import (
     Duplicates,
-    collapsed,
-    order_by,
-    rearranged,
+    Positions,
+    arranged,
     shaped_by,
     sharing_attention,
 )
@@ -46,10 +53,11 @@ from dsearch.engine.search.queries import (
     token_encoder_of,
 )
 from dsearch.errors import Conflict, Gone, InvalidRequest, ShardsMissing, amount
+from dsearch.evaluation.confidence import Calibration
 from dsearch.index import ParsedQuery, Tokenizer
 from dsearch.search_options import SearchOptions
 from dsearch.store import filter_of
-from dsearch.store.filters import Filter
+from dsearch.store.filters import Filter, parse_field, value_at
 from dsearch.types import Document, Hit, Mode, SearchResult, Stamp
 
 
@@ -153,6 +161,7 @@ def preview(page: HitPage, fields: HitFields, shards: int) -> HitPreview | None:
 
 def hits_of(
     answer: ShardedOutput,
+    release: Release,
     shards: Shards,
     head: Head,
     page: HitPage,
@@ -165,14 +174,16 @@ def hits_of(
 
     Args:
         answer: attention over the candidates.
-        shards: shards of the release.
+        release: release that was searched.
+        shards: its shards.
         head: head of the attention.
         page: requested range of hits.
         fields: fields of the hits.
         explain: whether hits carry the parts of their scores.
         duplicates: number of candidates that each hit stands for beside itself.
     """
-    output, candidates = answer.output, answer.candidates
+    output = answer.output
+    owners = release.owners(output.positions)
     stops = np.minimum(page.reached(output), page.offset + page.limit).tolist()
     places = [
         _Place(query, column) for query, stop in enumerate(stops) for column in range(page.offset, stop)
@@ -180,15 +191,15 @@ def hits_of(
     documents: dict[_Place, ShardHit] = {}
     by_shard: dict[int, list[_Place]] = {}
     for place in places:
-        entry = answer.hits.get(int(candidates.positions[place.query, place.column]))
+        entry = answer.hits.get(int(output.positions[place.query, place.column]))
         if entry is None:
-            by_shard.setdefault(int(candidates.shards[place.query, place.column]), []).append(place)
+            by_shard.setdefault(int(owners[place.query, place.column]), []).append(place)
         else:
             documents[place] = entry
-    taken = _keys(output, candidates, head)
+    taken = _keys(output, head)
     requests = {
         shard: HitRequest(
-            positions=[int(candidates.positions[place.query, place.column]) for place in here],
+            positions=[int(output.positions[place.query, place.column]) for place in here],
             keys=None if taken is None else [int(taken[place.query, place.column]) for place in here],
             queries=None if fields.words is None else [fields.words[place.query] for place in here],
             explain=fields.explain,
@@ -226,24 +237,63 @@ def hits_of(
     return hits
 
 
-def by_field(hits: Sequence[Hit], sort: str, page: HitPage) -> list[Hit]:
-    """The page of all hits of a query in the order of a metadata field, as one machine shows it.
-
-    Raises:
-        InvalidRequest: see `order_by`.
-    """
-    documents = [Document(hit.id, hit.text, hit.title, hit.metadata) for hit in hits]
-    places = order_by(documents, sort)[page.offset : page.offset + page.limit]
-    return [replace(hits[place], rank=page.offset + rank) for rank, place in enumerate(places, start=1)]
-
-
-def _keys(output: SearchOutput, candidates: Candidates, head: Head) -> np.ndarray | None:
+def _keys(output: SearchOutput, head: Head) -> Int64[np.ndarray, "batch candidates"] | None:
     """Key of each candidate, from the head that adds most to its weight; None with one key a document."""
     if output.keys is None:
         return None
     shares = (output.head_weights * head.mixture_of(output.folded).detach()[..., None]).numpy()
-    heads = torch.as_tensor(shares.argmax(axis=1)).numpy()
-    return np.take_along_axis(candidates.keys, heads[:, None], 1)[:, 0]
+    return np.take_along_axis(output.keys, shares.argmax(axis=1)[:, None], 1)[:, 0]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsOfShards:
+    """The documents of a ranking, asked of their shards; see `CandidateDocuments`.
+
+    Attributes:
+        release: release that was searched.
+        shards: its shards.
+        known_names: names that came with the candidates, by position.
+    """
+
+    release: Release
+    shards: Shards
+    known_names: Mapping[int, int]
+
+    def documents(self, positions: Positions) -> list[Document]:
+        """See `CandidateDocuments`."""
+        found: dict[int, Document] = {}
+        requests = {
+            shard: HitRequest(here.tolist(), None, None, explain=False, highlight=False)
+            for shard, here in self._by_shard(positions)
+        }
+        answers = cast("Mapping[int, list[ShardHit]]", self.shards.ask("show", requests) if requests else {})
+        for shard, answer in answers.items():
+            of_hits = (entry.document for entry in answer)
+            found.update(zip(requests[shard].positions, of_hits, strict=True))
+        return [found[position] for position in positions.tolist()]
+
+    def names(self, positions: Positions) -> list[int]:
+        """See `CandidateDocuments`."""
+        return [self.known_names[position] for position in positions.tolist()]
+
+    def values(self, positions: Positions, field: str) -> list[Any]:
+        """See `CandidateDocuments`."""
+        keys = parse_field(field, "group_by")
+        return [value_at(document.metadata, keys) for document in self.documents(positions)]
+
+    def embeddings(self, positions: Positions) -> Float[np.ndarray, "some encoder_dim"]:
+        """See `CandidateDocuments`."""
+        found = np.zeros((len(positions), self.release.dimension), np.float32)
+        requests = {shard: GatherRequest(here[:, None], None) for shard, here in self._by_shard(positions)}
+        owners = self.release.owners(positions)
+        for shard, answer in self.shards.ask("gather", requests).items() if requests else ():
+            found[owners == shard] = answer.embeddings[:, 0]
+        return found
+
+    def _by_shard(self, positions: Positions) -> Iterator[tuple[int, Positions]]:
+        owners = self.release.owners(positions)
+        for shard in np.unique(owners).tolist():
+            yield shard, positions[owners == shard]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +317,7 @@ class ShardedSearch:
         shards: its shards.
         head: returns the head of a model.
         encode: encodes queries with the encoder of a model.
+        calibration_of: returns the calibration of a model's first hits; None if it has none.
     """
 
     def __init__(
@@ -275,12 +326,14 @@ class ShardedSearch:
         shards: Shards,
         head: Callable[[str], Head],
         encode: QueryEncoder,
+        calibration_of: Callable[[str], Calibration | None] = lambda _: None,
     ):
         self.release = release
         self._shards = shards
         self._attention = ShardedAttention(release, shards)
         self._head = head
         self._encode = encode
+        self._calibration_of = calibration_of
         settings = release.tokenizer
         self._tokenizer = None if settings is None else Tokenizer.from_settings(settings, rebuild=True)
 
@@ -309,10 +362,8 @@ class ShardedSearch:
             raise InvalidRequest(f"mode={chosen.mode!r}; use hybrid, dense or keyword")
         own, questions = checked_questions(queries, chosen, vectors, self.release.dimension)
         states = None if own is None else torch.as_tensor(own)
-        if chosen.group_by is not None or chosen.diversity or chosen.typos:
-            raise InvalidRequest(
-                "group_by, diversity and typos are of one machine; leave them out over shards"
-            )
+        if chosen.typos:
+            raise InvalidRequest("typos over shards, whose words are not all in one place; leave it out")
         tree = filter_of(chosen.filter)
         places = PageRequest.of_batch(self.release.collection, questions, chosen, tree)
         if not places:
@@ -449,39 +500,38 @@ class ShardedSearch:
             query.texts, query.mode, explain=chosen.explain, highlight=chosen.highlight, meaning=meaning
         )
         shards = len(self.release.shards) - len(lost)
-        query = replace(query, preview=None if chosen.sort else preview(page, fields, shards))
+        rearranges = chosen.sort is not None or chosen.group_by is not None or bool(chosen.diversity)
+        query = replace(query, preview=None if rearranges else preview(page, fields, shards))
         answer = self._attention.attend(
             states, head, query, lost=lost, hops=chosen.hops, hop_strength=chosen.hop_strength
         )
-        summaries = summaries_of(sharing_attention(answer.output), answer.mass)
-        duplicates = None
-        if answer.candidates.names is not None:
-            answer, duplicates = _collapsed(answer, page)
-        whole = (
-            page if chosen.sort is None else replace(page, offset=0, limit=answer.output.positions.shape[1])
-        )
+        attention = sharing_attention(answer.output)
+        summaries = summaries_of(attention, answer.mass)
+        estimated = None
+        if (calibration := self._calibration(query, stamp, chosen)) is not None:
+            estimated = confidences(attention, head, head.temperature, calibration)
+        documents = DocumentsOfShards(self.release, self._shards, answer.names or {})
+        output, duplicates = arranged(answer.output, documents, page.reached(answer.output), chosen)
+        answer = replace(answer, output=output)
         hits = hits_of(
-            answer, self._shards, head, whole, fields, explain=chosen.explain, duplicates=duplicates
+            answer,
+            self.release,
+            self._shards,
+            head,
+            page,
+            fields,
+            explain=chosen.explain,
+            duplicates=duplicates,
         )
-        if chosen.sort is not None:
-            hits = [by_field(of_query, chosen.sort, page) for of_query in hits]
         shape = shaped_by(chosen.fields)
         hits = [[shape(hit) for hit in of_query] for of_query in hits]
-        return results_of(named, page.reached(answer.output), hits, summaries, page, stamp)
+        results = results_of(named, page.reached(output), hits, summaries, page, stamp)
+        if estimated is None:
+            return results
+        return [replace(result, confidence=of) for result, of in zip(results, estimated, strict=True)]
 
-
-def _collapsed(answer: ShardedOutput, page: HitPage) -> tuple[ShardedOutput, Duplicates]:
-    """The first of the candidates of each text, and how many there are of it beside."""
-    assert answer.candidates.names is not None
-    counts = page.reached(answer.output).tolist()
-    pairs = [
-        collapsed(names[:count])
-        for names, count in zip(answer.candidates.names.tolist(), counts, strict=True)
-    ]
-    orders = [order for order, _ in pairs]
-    in_order = replace(
-        answer,
-        output=rearranged(answer.output, orders),
-        candidates=answer.candidates.arranged(orders),
-    )
-    return in_order, [copies[order] for order, copies in pairs]
+    def _calibration(self, query: ShardQuery, stamp: Stamp, chosen: SearchOptions) -> Calibration | None:
+        """Calibration of the first hits' confidence; None where the first hit is not the likeliest."""
+        if query.texts is None or chosen.mode != "hybrid" or chosen.sort is not None:
+            return None
+        return self._calibration_of(stamp.model)

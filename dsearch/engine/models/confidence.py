@@ -15,10 +15,12 @@ import threading
 from typing import Any, cast
 
 import numpy as np
+from jaxtyping import Float
 
 from dsearch.attention.arrays import Array, best_first, gather, inference, numbers_of, on_device_of
+from dsearch.attention.retrieval.fixed_head import HeadFormulas
+from dsearch.attention.retrieval.kernel import Weighing
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.ranking.ranker import Ranker
 from dsearch.engine.snapshot import NONE
 from dsearch.errors import CorruptData, ModelNotFound
 from dsearch.evaluation.confidence import (
@@ -121,12 +123,14 @@ class Calibrations:
 CANDIDATES = 100  # the legs together propose more of them
 
 
-def evidence_of_rankings(output: SearchOutput, layer: Ranker) -> Rows:
+def evidence_of_rankings(
+    output: SearchOutput, head: HeadFormulas, temperature: float | Float[Array, ""]
+) -> Rows:
     """Compute the evidence of each query of a hybrid search; of the first stage, which it is fitted to."""
     if output.second is not None:
-        output = _of_first_stage(output, layer)
+        output = _of_first_stage(output, head, temperature)
     with inference():
-        mixture = layer.head.mixture_of(output.folded)[..., None]
+        mixture = head.mixture_of(output.folded)[..., None]
         dense, keyword = (output.dense * mixture).sum(1), (output.keyword * mixture).sum(1)
     return evidence_rows(
         _numbers(output.scores)[:, :CANDIDATES],
@@ -137,11 +141,14 @@ def evidence_of_rankings(output: SearchOutput, layer: Ranker) -> Rows:
     )
 
 
-def _of_first_stage(output: SearchOutput, layer: Ranker) -> SearchOutput:
+def _of_first_stage(
+    output: SearchOutput, head: HeadFormulas, temperature: float | Float[Array, ""]
+) -> SearchOutput:
     """Scores and weights as without the second stage, in that order."""
     mask = on_device_of(output.positions != NONE, output.dense)
-    scores = layer.weighing_of(output.folded).scores(output.first_raw, mask)
-    weights = layer.weighing_of(output.folded).weights(output.first_raw, mask).mixed
+    weighing = Weighing(head.heads, head.mixture_of(output.folded), temperature)
+    scores = weighing.scores(output.first_raw, mask)
+    weights = weighing.weights(output.first_raw, mask).mixed
     order = best_first(scores)
     along = order[:, None]
     return output._replace(
@@ -159,9 +166,14 @@ def _numbers(numbers: Array) -> np.ndarray:
     return numbers_of(numbers).astype(np.float64)
 
 
-def confidences(output: SearchOutput, layer: Ranker, calibration: Calibration) -> list[Confidence]:
+def confidences(
+    output: SearchOutput,
+    head: HeadFormulas,
+    temperature: float | Float[Array, ""],
+    calibration: Calibration,
+) -> list[Confidence]:
     """Estimate, for each query, whether its first hit is right."""
-    estimates = calibration.estimates(evidence_of_rankings(output, layer))
+    estimates = calibration.estimates(evidence_of_rankings(output, head, temperature))
     judged = calibration.source == "judgements"
     return [
         Confidence(

@@ -1,7 +1,7 @@
 """Arrangement of hits other than by scores: one for each text or value of a field, a field's order,
 diversity; and the fields of a document that a hit carries.
 
-`order_by` and `shaped_by` look at documents alone, so that one machine and shards show the same.
+It asks `CandidateDocuments` for what it needs of them, so that one machine and shards arrange alike.
 
 Texts are the same if they differ in white space alone; a document without a text is compared by its title.
 Duplicates are found among the candidates that reach the thresholds, so an answer does not depend on its page.
@@ -20,16 +20,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.arrays import Array, fill, gather, numbers_of, on_device_of
 from dsearch.engine.ranking.output import SearchOutput
-from dsearch.engine.ranking.ranker import Ranker
-from dsearch.engine.snapshot import NONE
+from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.errors import InvalidRequest, amount
 from dsearch.search_options import SearchOptions
 from dsearch.store.filters import Keys, meant_among, parse_field, value_at
@@ -41,27 +40,77 @@ OWN = ("title", "text", "metadata")
 Shape = Callable[[Hit], Hit]
 FieldOf = Callable[[Int64[np.ndarray, " rows"], str], list[Any]]
 DocumentsOf = Callable[[Int64[np.ndarray, " rows"]], Mapping[int, Document]]
+Positions = Int64[np.ndarray, " some"]
 Duplicates = list[Int64[np.ndarray, " _"]]
 """For each query and hit, the number of candidates that it stands for beside itself."""
 
 
+class CandidateDocuments(Protocol):
+    """The documents at positions of the state that was searched."""
+
+    def documents(self, positions: Positions) -> list[Document]:
+        """The documents."""
+        ...
+
+    def names(self, positions: Positions) -> list[int]:
+        """The `text_name` of each."""
+        ...
+
+    def values(self, positions: Positions, field: str) -> list[Any]:
+        """The value of a field of each, None where it is absent."""
+        ...
+
+    def embeddings(self, positions: Positions) -> Float[np.ndarray, "some encoder_dim"]:
+        """The stored embeddings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsOfState:
+    """Those of a state on this machine.
+
+    Attributes:
+        snapshot: the state.
+        field_of: values of a field by rows, None where it is absent.
+        documents_of: documents by rows.
+    """
+
+    snapshot: Snapshot
+    field_of: FieldOf
+    documents_of: DocumentsOf
+
+    def documents(self, positions: Positions) -> list[Document]:
+        """See `CandidateDocuments`."""
+        rows = self.snapshot.rows(positions)
+        by_row = self.documents_of(rows)
+        return [by_row[row] for row in rows.tolist()]
+
+    def names(self, positions: Positions) -> list[int]:
+        """See `CandidateDocuments`."""
+        return [text_name(document) for document in self.documents(positions)]
+
+    def values(self, positions: Positions, field: str) -> list[Any]:
+        """See `CandidateDocuments`."""
+        return self.field_of(self.snapshot.rows(positions), field)
+
+    def embeddings(self, positions: Positions) -> Float[np.ndarray, "some encoder_dim"]:
+        """See `CandidateDocuments`."""
+        return self.snapshot.embeddings(positions)
+
+
 def arranged(
     output: SearchOutput,
-    layer: Ranker,
+    documents: CandidateDocuments,
     reached: Int64[np.ndarray, " batch"],
     chosen: SearchOptions,
-    field_of: FieldOf,
-    documents_of: DocumentsOf,
 ) -> tuple[SearchOutput, Duplicates | None]:
     """Return the candidates in the order of the hits; those that are no hits come last, as padding.
 
     Args:
         output: ranking of the candidates.
-        layer: that ranked them.
+        documents: the documents at their positions.
         reached: for each query, number of candidates that reach the thresholds; these are the first ones.
         chosen: options of the search.
-        field_of: values of a field by rows, None where it is absent.
-        documents_of: documents by rows.
 
     Returns the duplicates of each hit, too, if the options collapse them.
 
@@ -78,26 +127,20 @@ def arranged(
         positions = output.positions[query, :count]
         copies: Int64[np.ndarray, " hits"] = np.zeros(count, np.int64)
         if chosen.collapse:
-            rows = layer.snapshot.rows(positions)
-            documents = documents_of(rows)
-            order, copies = collapsed([text_name(documents[row]) for row in rows.tolist()])
+            order, copies = collapsed(documents.names(positions))
         if chosen.group_by is not None:
-            rows = layer.snapshot.rows(positions[order])
-            values = field_of(rows, chosen.group_by)
+            values = documents.values(positions[order], chosen.group_by)
             if len(values) and all(value is None for value in values):
-                by_row = documents_of(rows)
-                documents_in_order = [by_row[row] for row in rows.tolist()]
-                refuse_absent(documents_in_order, chosen.group_by, f"group_by={chosen.group_by!r}")
+                in_order = documents.documents(positions[order])
+                refuse_absent(in_order, chosen.group_by, f"group_by={chosen.group_by!r}")
             order = order[first_of_each(values)]
         if chosen.diversity:
             pool: Int64[np.ndarray, " pool"] = order[:POOL]
             scores = numbers_of(output.scores[query])[pool]
-            embeddings = layer.snapshot.embeddings(positions[pool])
+            embeddings = documents.embeddings(positions[pool])
             order = np.concatenate([pool[diverse(scores, embeddings, chosen.diversity)], order[POOL:]])
         if chosen.sort is not None:
-            rows = layer.snapshot.rows(positions[order])
-            by_row = documents_of(rows)
-            order = order[order_by([by_row[row] for row in rows.tolist()], chosen.sort)]
+            order = order[order_by(documents.documents(positions[order]), chosen.sort)]
         orders.append(order)
         duplicates.append(copies[order])
     return rearranged(output, orders), duplicates if chosen.collapse else None

@@ -11,7 +11,14 @@ from dsearch.attention.arrays import inference
 from dsearch.engine.indexing.own_vectors import Vectors
 from dsearch.engine.models.confidence import confidences
 from dsearch.engine.ranking.coverage import covered_mass
-from dsearch.engine.search.arrangement import OWN, absent_fields, arranged, shaped_by, sharing_attention
+from dsearch.engine.search.arrangement import (
+    OWN,
+    DocumentsOfState,
+    absent_fields,
+    arranged,
+    shaped_by,
+    sharing_attention,
+)
 from dsearch.engine.search.hits import HitPage, PageRequest, highlighter, hits_of, results_of, summaries_of
 from dsearch.engine.search.queries import (
     QueryBatch,
@@ -104,11 +111,12 @@ def search_group(
         covers = chosen.covers(layer.snapshot.positions)
         summaries = summaries_of(attention, covered_mass(attention, layer, texts) if covers else None)
         calibration = None if turned else _calibration(collection, texts, stamp, chosen)
-        estimated = None if calibration is None else confidences(attention, layer, calibration)
+        estimated = None
+        if calibration is not None:
+            estimated = confidences(attention, layer.head, layer.temperature, calibration)
         ranking, reached = output, page.reached(output)
-        output, duplicates = arranged(
-            ranking, layer, reached, chosen, collection.field_cache.of, collection.document_cache.of
-        )
+        documents = DocumentsOfState(layer.snapshot, collection.field_cache.of, collection.document_cache.of)
+        output, duplicates = arranged(ranking, documents, reached, chosen)
         if output is not ranking:  # some are no hits of their own
             reached = page.reached(output)
         hits = hits_of(

@@ -63,6 +63,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "rerank_candidates": ({"stages": 2, "limit": 30}, 3),
     "collapse": ({"limit": 30}, True),
     "sort": ({}, "-n"),
+    "group_by": ({"limit": 30}, "n"),
+    "diversity": ({}, 0.4),
     "fields": ({}, "title,n"),
     "coverage": ({}, False),
 }
@@ -70,8 +72,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
 ELSEWHERE = {
     "cursor": "test_merge.py: pages",
     "partial": "test_search.py: lost shards",
-    "group_by": "refused: test_search.py",
-    "diversity": "refused: test_search.py",
     "typos": "refused: test_search.py",
     "a vector: operators": "of words",
     "a vector: highlight": "of words",
@@ -235,7 +235,7 @@ def test_each_option_of_a_sharded_collection_reaches_the_search(
         "answer": lambda **options: collection.answer(["cat"], SearchOptions(**options)),
     }
     given = {name: value for name, (_, value) in OPTIONS.items()}
-    given |= {"cursor": "given", "partial": True, "group_by": "n", "diversity": 0.5, "typos": True}
+    given |= {"cursor": "given", "partial": True, "typos": True}
     for name, value in given.items():
         calls[way](**{name: value})
         queries, model, options, vectors = asked.pop()

@@ -68,7 +68,10 @@ def test_it_is_that_of_the_first_stage_though_the_second_orders_otherwise(
     head = head_of(heads)
     (first, plain), (second, layer) = output_of(staged, head, 1), output_of(staged, head, 2)
     assert not np.array_equal(first.positions, second.positions)
-    expected, found = evidence_of_rankings(first, plain), evidence_of_rankings(second, layer)
+    expected, found = (
+        evidence_of_rankings(first, plain.head, plain.temperature),
+        evidence_of_rankings(second, layer.head, layer.temperature),
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -85,16 +88,18 @@ def test_parts_of_heads_are_mixed_by_their_shares(staged: Collection, heads: int
         output.weights.double().numpy(),
         output.positions >= 0,
     )
-    np.testing.assert_allclose(evidence_of_rankings(output, layer), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        evidence_of_rankings(output, layer.head, layer.temperature), expected, atol=1e-6
+    )
     assert expected.any(axis=1).all()
 
 
 def test_a_hundred_candidates_count(staged: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.CANDIDATES == 100
     output, layer = output_of(staged, head_of(1), 1)
-    whole = evidence_of_rankings(output, layer)
+    whole = evidence_of_rankings(output, layer.head, layer.temperature)
     monkeypatch.setattr(module, "CANDIDATES", 5)
-    few = evidence_of_rankings(output, layer)
+    few = evidence_of_rankings(output, layer.head, layer.temperature)
     np.testing.assert_allclose(few[:, 0], whole[:, 0])
     assert (few[:, 4] != whole[:, 4]).any()  # the entropy is of five
 
@@ -112,9 +117,9 @@ def test_a_probability_is_said_only_where_judgements_gave_it(staged: Collection,
         return estimates
 
     calibration: Any = SimpleNamespace(estimates=estimated, source=source, queries=70, floor=0.25)
-    found = confidences(output, layer, calibration)
+    found = confidences(output, layer.head, layer.temperature, calibration)
     (rows,) = given
-    np.testing.assert_array_equal(rows, evidence_of_rankings(output, layer))
+    np.testing.assert_array_equal(rows, evidence_of_rankings(output, layer.head, layer.temperature))
     assert [one.verdict for one in found] == ["likely", "nothing fits", "unlikely"]
     expected = [0.8, 0.9, 0.1] if source == "judgements" else [None] * 3
     assert [one.probability for one in found] == expected
