@@ -103,9 +103,7 @@ def test_without_any_shard_there_is_no_part_of_an_answer(
     ("options", "message"),
     [
         ({"mode": "words"}, "mode='words'; use hybrid, dense or keyword"),
-        ({"group_by": "year"}, "group_by, diversity and typos are of one machine"),
-        ({"diversity": 0.5}, "group_by, diversity and typos are of one machine"),
-        ({"typos": True}, "group_by, diversity and typos are of one machine"),
+        ({"typos": True}, "typos"),
     ],
 )
 def test_what_shards_cannot_do_is_refused(
