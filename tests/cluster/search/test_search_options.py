@@ -29,6 +29,8 @@ from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.errors import ShardsMissing
+from dsearch.evaluation.confidence import EVIDENCE, Calibration
+from dsearch.evaluation.logistic import Logistic
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.types import Document
@@ -163,6 +165,22 @@ def test_each_option_is_seen_by_the_shards_or_in_the_answer(
         except AssertionError as error:
             lost.append(f"{name}={value!r}: one machine answers otherwise: {error}")
     assert not lost, "\n".join([f"{way}:", *lost])
+
+
+def test_confidence_is_that_of_one_machine(food: Collection, search: ShardedSearch) -> None:
+    width = len(EVIDENCE)
+    logistic = Logistic([0.0] * width, [1.0] * width, np.linspace(-1, 1, width).tolist(), 0.1)
+    calibration = Calibration(logistic, logistic, 0.01, 0.2, "judgements", 60, 20)
+    food.calibrations.keep("v1", calibration)
+    shards = ShardedSearch(search.release, search._shards, food.head, search._encode, food.calibrations.of)
+    options = SearchOptions(model="v1")
+    for ours, theirs in zip(
+        shards.search(QUERIES, "v0", options), food.answer(QUERIES, options), strict=True
+    ):
+        assert ours.confidence is not None
+        assert theirs.confidence is not None
+        assert ours.confidence.probability == pytest.approx(theirs.confidence.probability, abs=1e-5)
+        assert ours.confidence.verdict == theirs.confidence.verdict
 
 
 def test_every_option_is_looked_at() -> None:
