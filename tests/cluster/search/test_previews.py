@@ -1,4 +1,4 @@
-"""How many documents shards send at once, and with what, and hits in the order of a field."""
+"""How many documents shards send at once, and with what."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from dsearch.cluster.search import search as module
-from dsearch.cluster.search.search import HitFields, by_field, preview
+from dsearch.cluster.search.search import HitFields, preview
 from dsearch.engine.search.hits import HitPage
-from dsearch.types import Hit
 
 PLAIN = HitFields(None, explain=False, highlight=False)
 
@@ -56,13 +55,6 @@ def test_fields_of_hits_follow_from_the_search() -> None:
     assert preview(page(5), by_meaning, 2) is None
 
 
-def test_hits_by_a_field_are_ranked_anew() -> None:
-    hits = [Hit(n + 1, f"d{n}", 0.1, 1.0, "", "", {"year": year}) for n, year in enumerate([3, 1, 2, 1])]
-    ordered = by_field(hits, "year", page(2, 1))
-    assert [(hit.rank, hit.id) for hit in ordered] == [(2, "d3"), (3, "d2")]
-    assert [hit.id for hit in by_field(hits, "-year", page(9))] == ["d0", "d2", "d1", "d3"]
-
-
 def test_the_passage_is_of_the_head_that_adds_most_to_the_weight(unchecked: None) -> None:
     """The second head finds less of the document, and counts more."""
     keys = np.array([[[5, 6], [7, 8]]])
@@ -70,7 +62,6 @@ def test_the_passage_is_of_the_head_that_adds_most_to_the_weight(unchecked: None
         keys=keys, head_weights=torch.tensor([[[0.9, 0.9], [0.5, 0.01]]]), folded=None
     )
     head: Any = SimpleNamespace(mixture_of=lambda folded: torch.tensor([[0.25, 0.75]]))
-    candidates: Any = SimpleNamespace(keys=keys)
-    taken = module._keys(output, candidates, head)
+    taken = module._keys(output, head)
     assert taken is not None
     assert taken.tolist() == [[7, 6]]

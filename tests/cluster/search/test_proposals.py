@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from dsearch.attention.retrieval.head import Head
 from dsearch.cluster.messages import PastQueries, Proposal, ProposalRequest
-from dsearch.cluster.search.merge import Candidates, merged, ranked_by_head
+from dsearch.cluster.search.merge import merged, ranked_by_head
 
 QUESTION = ProposalRequest(
     folded=np.zeros((1, 1, 4), np.float32),
@@ -120,39 +120,27 @@ def test_queries_of_fewer_candidates_are_padded() -> None:
     candidates, _ = merged({0: here, 1: there}, OFFSETS, replace(QUESTION, mode="keyword"))
     assert candidates.positions.tolist() == [[3, 5], [101, -1]]
     assert candidates.shards.tolist() == [[0, 0], [1, -1]]
-    assert candidates.keys.tolist() == [[[3, 5]], [[1, -1]]]
+    assert candidates.keys is None
     assert candidates.keyword.tolist() == [[1, 2], [3, 0]]
 
 
 def test_what_is_known_of_candidates_goes_with_them() -> None:
-    """Each field of the declaration follows the order of the candidates, by weight and by choice."""
-    question = replace(QUESTION, past=object.__new__(PastQueries), collapse=True, depth=3)
+    """Keys, terms of a memory and what is listed behind follow the order of the hits."""
+    question = replace(QUESTION, past=object.__new__(PastQueries), depth=3, texts=None)
     more: dict[str, Any] = {**remembered([0.25, 0.5, 0.75], [True] * 3)}
-    more |= {"names": np.array([[7, 8, 9]]), "is_extra": np.array([[False, False, True]])}
+    more |= {"is_extra": np.array([[False, False, True]])}
     one = proposal([3, 5, 7], [0.1, 0.9, 0.5], [0.2, 0.4, 0.6], **more)
     candidates, _ = merged({0: one}, OFFSETS, replace(question, candidates=3))
-    is_extra = np.array([[False, True, True]])
-    candidates = replace(
-        candidates, shards=np.array([[1, 2, 3]]), keys=np.array([[[4, 5, 6]]]), is_extra=is_extra
-    )
+    candidates = replace(candidates, keys=np.array([[[4, 5, 6]]]), is_extra=np.array([[False, True, True]]))
     with torch.inference_mode():
-        _, by_weight = ranked_by_head(
-            candidates, torch.zeros(1, 1, 4), Head(4), replace(question, texts=None)
-        )
-    by_choice = candidates.arranged([np.array([2, 0])])
-    order = [candidates.positions[0].tolist().index(at) for at in by_weight.positions[0].tolist()]
-    assert sorted(order) == [0, 1, 2]
-    assert order != [0, 1, 2]
-    for field in fields(Candidates):
-        whole, ranking, two = (getattr(of, field.name) for of in (candidates, by_weight, by_choice))
-        if field.name == "passages":
-            assert whole == ranking == two
-            continue
-        assert whole is not None, field.name
-        assert ranking.tolist() == whole[..., order].tolist(), field.name
-        assert two[..., :2].tolist() == whole[..., [2, 0]].tolist(), field.name
-        if field.name in ("positions", "shards"):
-            assert two[0, 2:].tolist() == [-1], field.name
+        output = ranked_by_head(candidates, torch.zeros(1, 1, 4), Head(4), question)
+    assert output.positions.tolist() == [[5, 7, 3]]
+    assert output.keys is not None
+    assert output.keys.tolist() == [[[5, 6, 4]]]
+    assert output.memory is not None
+    assert output.memory.tolist() == [[0.5, 0.75, 0.25]]
+    assert output.is_extra is not None
+    assert output.is_extra.tolist() == [[True, True, False]]
 
 
 def test_one_shard_with_long_documents_is_enough_to_tell_passages() -> None:
@@ -160,4 +148,4 @@ def test_one_shard_with_long_documents_is_enough_to_tell_passages() -> None:
     long = replace(there, keys=np.array([[[7]]], np.int64))
     for first, second, told in ((here, there, False), (here, long, True)):
         candidates, _ = merged({0: first, 1: second}, OFFSETS, QUESTION)
-        assert candidates.passages is told
+        assert (candidates.keys is not None) is told
