@@ -21,7 +21,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -45,6 +45,7 @@ Duplicates = list[Int64[np.ndarray, " _"]]
 """For each query and hit, the number of candidates that it stands for beside itself."""
 
 
+@runtime_checkable
 class CandidateDocuments(Protocol):
     """The documents at positions of the state that was searched."""
 
