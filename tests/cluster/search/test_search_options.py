@@ -241,6 +241,7 @@ def test_each_option_of_a_sharded_collection_reaches_the_search(
     monkeypatch.setattr(cluster_collection, "ShardedSearch", Recorded)
     monkeypatch.setattr(cluster_collection, "refuse_misspelt", lambda *_, **__: None)
     local: Any = SimpleNamespace(name="food", store=None, feedback=None, live_model="v7")
+    local.calibrations = SimpleNamespace(of=None)
     for name in ("describe", "rebuild_status", "head", "encoder_in_use"):
         setattr(local, name, None)
     live: Any = SimpleNamespace(live=lambda name, look=False: ("live", "release", "shards"))

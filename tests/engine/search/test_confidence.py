@@ -105,7 +105,9 @@ def test_a_hundred_candidates_count(staged: Collection, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("source", ["judgements", "documents"])
-def test_a_probability_is_said_only_where_judgements_gave_it(staged: Collection, source: str) -> None:
+def test_a_probability_is_said_only_where_judgements_gave_it(
+    staged: Collection, unchecked: None, source: str
+) -> None:
     output, layer = output_of(staged, head_of(1), 1)
     estimates = [
         SimpleNamespace(fits=fits, right=right) for fits, right in ((True, 0.8), (False, 0.9), (True, 0.1))
