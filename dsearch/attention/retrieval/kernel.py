@@ -265,7 +265,7 @@ class StageTerms(NamedTuple):
     reranked: Float[Array, "batch candidates"] | None = None
 
 
-class Ranking(NamedTuple):
+class RankedCandidates(NamedTuple):
     """Candidates in the order in which they were proposed, weighed and ranked.
 
     Attributes:
@@ -286,7 +286,7 @@ def rank(
     mask: Bool[Array, "batch candidates"] | None,
     weighing: Weighing,
     second_stage: Callable[[Float[Array, "batch candidates"]], StageTerms] | None = None,
-) -> Ranking:
+) -> RankedCandidates:
     """Weigh and order the candidates of some queries.
 
     Args:
@@ -302,7 +302,7 @@ def rank(
             second = held_below(second, raw, weighing.is_extra)
         raw = raw_scores(raw, second=second.values)
     scores = weighing.scores(raw, mask)
-    return Ranking(weighing.weights(raw, mask), scores, second, order_of(scores, second))
+    return RankedCandidates(weighing.weights(raw, mask), scores, second, order_of(scores, second))
 
 
 def order_of(

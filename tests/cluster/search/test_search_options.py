@@ -29,8 +29,7 @@ from dsearch.cluster.search.search import ShardedSearch
 from dsearch.engine import Collection, SearchEngine
 from dsearch.engine.models.files import save_model
 from dsearch.errors import ShardsMissing
-from dsearch.evaluation.confidence import EVIDENCE, Calibration
-from dsearch.evaluation.logistic import Logistic
+from dsearch.evaluation.confidence import EVIDENCE, Calibration, Logistic
 from dsearch.search_options import SearchOptions
 from dsearch.store import parse_filter
 from dsearch.types import Document
