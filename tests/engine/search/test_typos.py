@@ -87,6 +87,6 @@ def test_in_hybrid_search_the_encoder_gets_the_query_as_it_is(food: Collection) 
 def test_shards_refuse_it(food: Collection, tmp_path_factory: pytest.TempPathFactory) -> None:
     with (
         sharded(food, tmp_path_factory.mktemp("release") / "two", 2) as search,
-        pytest.raises(InvalidRequest, match="typos are of one machine"),
+        pytest.raises(InvalidRequest, match="typos over shards"),
     ):
         search.search(["hony"], "v0", SearchOptions(typos=True))
