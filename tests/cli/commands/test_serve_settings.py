@@ -205,7 +205,7 @@ def test_a_release_is_that_of_its_number_of_shards(tmp_path: Path, monkeypatch: 
         split.append(shards)
         return f"{shards} shards"
 
-    monkeypatch.setattr("dsearch.cluster.release", splitting)
+    monkeypatch.setattr("dsearch.cluster.release.split", splitting)
     monkeypatch.setattr("dsearch.cluster.release.Release.read", lambda folder: folder.name)
     collection = MagicMock(stale=False)
     collection.store.path = tmp_path
