@@ -20,7 +20,7 @@ from dsearch.types import Mode
 if TYPE_CHECKING:
     from dsearch.cluster.search.search import EncodedQueries
     from dsearch.engine import SearchEngine
-    from dsearch.service.logs import LogFormat
+    from dsearch.service.telemetry import LogFormat
 
 APPLICATION = "dsearch"
 LARGEST_BATCH = 32
@@ -82,7 +82,7 @@ class IngressSettings:
 
     def set_up(self) -> None:
         """Give this process the threads and the log of a replica."""
-        from dsearch.service.logs import set_up_logs
+        from dsearch.service.telemetry import set_up_logs
         from dsearch.threads import set_threads
 
         set_threads(self.threads)

@@ -34,8 +34,7 @@ from dsearch.engine.rebuild import MINIMUM, check_rebuild
 from dsearch.errors import CollectionExists, Conflict, InvalidRequest
 from dsearch.index import Tokenizer
 from dsearch.store import Store, validate_name
-from dsearch.store.backup import name_of_backup
-from dsearch.store.folders import aside, publish, require_empty
+from dsearch.store.folders import aside, name_of_backup, publish, require_empty
 
 _log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ server.py       uvicorn, and a graceful shutdown          keys.py       API keys
 state.py        `Service`: shared state of the routes     guard.py      hosts, request ids, unexpected errors
 collections.py  collections held by requests              deadline.py   timeouts, clients that disconnect
 worker.py       worker threads and micro-batches          errors.py     errors that only HTTP has
-searching.py    work of the search worker                 logs.py       logs, one JSON object a line
-ingest.py       streams of documents                      metrics.py    metrics and spans
+searching.py    work of the search worker                 telemetry.py  logs, metrics, spans
+ingest.py       streams of documents                      compat.py     routes in the shapes of other APIs
 feedback.py     events and the pages they refer to        wire/         JSON, requests, problem documents
 routes/         the routes, one file per noun             schemas/      request and response models
-tasks/          long work in processes of its own         compat/       routes in the shapes of other APIs
-mcp/            tools of agents                           ui/           the page: static, no build step
+tasks/          long work in processes of its own         mcp/          tools of agents
+ui/             the page: static, no build step
 """
 
 from __future__ import annotations

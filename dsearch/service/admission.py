@@ -28,9 +28,9 @@ from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope
 
-from dsearch.service import logs
+from dsearch.service import telemetry
 from dsearch.service.errors import Overloaded
-from dsearch.service.metrics import Metrics
+from dsearch.service.telemetry import Metrics
 from dsearch.service.wire.json import add_headers, new_id
 from dsearch.service.wire.problems import Shape, problem_of, shape_of
 
@@ -237,9 +237,9 @@ class Refusal:
         if not self.admission.refuses(scope["path"]):
             return None
         self._metrics.refused()
-        if logs.access.isEnabledFor(logging.INFO):
+        if telemetry.access.isEnabledFor(logging.INFO):
             fields = {"method": scope["method"], "status": self._status}
-            logs.access.info("refused", extra={"fields": fields})
+            telemetry.access.info("refused", extra={"fields": fields})
         prepared, body = self._answer(shape_of(scope["path"]))
         headers = [*prepared, (b"x-request-id", new_id().encode())]
         if self._leaving():

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, NoMatchFound
 
 from dsearch.engine import SearchEngine
 from dsearch.errors import InvalidRequest, KeyMissing, ScopeTooNarrow
-from dsearch.service.compat import embeddings, rerank, retrieve
+from dsearch.service import compat
 from dsearch.service.deadline import HEADER, QUERY_TIMEOUT_S, Deadline
 from dsearch.service.errors import (
     DeadlinePassed,
@@ -169,9 +169,7 @@ def declared_routes() -> tuple[BaseRoute, ...]:
         models.drafts,
         models.router,
         tasks.router,
-        embeddings.router,
-        rerank.router,
-        retrieve.router,
+        compat.router,
     )
     for router in declared:
         for route in router.routes:

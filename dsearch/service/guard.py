@@ -20,10 +20,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsearch.errors import DsearchError
-from dsearch.service import logs
+from dsearch.service import telemetry
 from dsearch.service.admission import Refusal
 from dsearch.service.errors import HostNotAllowed, OriginNotAllowed
-from dsearch.service.metrics import Metrics, RequestSpans
+from dsearch.service.telemetry import Metrics, RequestSpans
 from dsearch.service.wire.json import add_headers, new_id
 from dsearch.service.wire.problems import problem, problem_of
 
@@ -95,7 +95,7 @@ class Guard:
         host, origin, sent_id = _looked_at(scope)
         request_id = sent_id if _GIVEN_ID.fullmatch(sent_id) else new_id()
         answering = _Answering(scope, send, request_id, self._leaving, self._sharing(origin))
-        token = logs.request_id.set(request_id)
+        token = telemetry.request_id.set(request_id)
         self._metrics.begun()
         try:
             if not self._spans.seen:
@@ -109,7 +109,7 @@ class Guard:
         finally:
             self._metrics.ended()
             self._note(answering)
-            logs.request_id.reset(token)
+            telemetry.request_id.reset(token)
 
     async def _guarded(self, answering: _Answering, host: str, origin: str | None, receive: Receive) -> None:
         scope, send, request_id = answering.scope, answering.send, answering.request_id
@@ -143,7 +143,7 @@ class Guard:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = _route(scope)
         self._metrics.answered(method, route, status, took_s)
-        if logs.access.isEnabledFor(logging.INFO):
+        if telemetry.access.isEnabledFor(logging.INFO):
             fields = {
                 "method": method,
                 "route": route,
@@ -151,7 +151,9 @@ class Guard:
                 "took_ms": round(took_s * 1000, 2),
                 "key_id": scope.get("state", {}).get("key_id"),
             }
-            logs.access.info("%s %s %s", method, route, status or "client gone", extra={"fields": fields})
+            telemetry.access.info(
+                "%s %s %s", method, route, status or "client gone", extra={"fields": fields}
+            )
 
     def _require_ours(self, host: str, origin: str | None) -> None:
         if host not in self._known_hosts:

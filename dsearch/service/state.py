@@ -28,10 +28,10 @@ from dsearch.service.collections import Catalogue
 from dsearch.service.deadline import InTime
 from dsearch.service.errors import NotReady
 from dsearch.service.feedback import Impressions
-from dsearch.service.metrics import Metrics, Reading
 from dsearch.service.tasks.jobs import OpenEngine, open_default
 from dsearch.service.tasks.manager import Tasks
 from dsearch.service.tasks.uploads import MAX_BYTES
+from dsearch.service.telemetry import Metrics, Reading
 from dsearch.service.worker import Worker
 
 SEARCHES_WAITING = 256

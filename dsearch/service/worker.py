@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from dsearch.errors import amount
 from dsearch.service import deadline
 from dsearch.service.errors import NotReady, Overloaded
-from dsearch.service.metrics import Metrics
+from dsearch.service.telemetry import Metrics
 
 UNBOUNDED = 1 << 62
 _ALWAYS_WAITING = 8

@@ -2,7 +2,7 @@
 
 store.py, reader.py   public interface: write, read        validate.py   validation of documents
 records.py            records that the store returns       verify.py     verification of all data
-folders.py            create, list, delete collections     backup.py     copies during writes
+folders.py            create, list, delete, back up, restore collections
 registry.py           generations and models, retention    judged.py     rows of the query memory
 filters.py            conditions on metadata, as SQL       passages.py   embeddings of long documents
 feedback.py           clicks and their pages, in a separate file

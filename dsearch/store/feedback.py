@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from dsearch.errors import Command, Conflict, CorruptData, InsufficientStorage, UnsupportedFormat, amount
-from dsearch.store.backup import copy_database
+from dsearch.store.folders import copy_database
 from dsearch.store.sqlite.connection import connect, readable_errors
 from dsearch.store.sqlite.database import DatabaseFile
 from dsearch.store.sqlite.digest import canonical_json, content_fact

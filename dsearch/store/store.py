@@ -32,10 +32,10 @@ from dsearch.errors import (
     InvalidRequest,
     NotFound,
 )
-from dsearch.store import backup, judged, registry
+from dsearch.store import judged, registry
 from dsearch.store import passages as passages_table
 from dsearch.store.filters import live_rows, parse_filter
-from dsearch.store.folders import create_collection, require_local_disk
+from dsearch.store.folders import AddFiles, back_up_collection, create_collection, require_local_disk
 from dsearch.store.passages import Packed
 from dsearch.store.reader import Reader, Rows, is_text, live_document
 from dsearch.store.records import (
@@ -347,14 +347,14 @@ class Store(Reader):
             sequence, tombstones = operation.reached, operation.counters["tombstones"]
         return PurgeReport(sequence, rows, tombstones, self._writer.vacuum())
 
-    def backup(self, path: Path, add_files: backup.AddFiles | None = None) -> BackupReport:
+    def backup(self, path: Path, add_files: AddFiles | None = None) -> BackupReport:
         """Copy the present state into the new folder `path`, atomically; writes and reads continue.
 
         The copy has documents, embeddings and the register of generations and models. `add_files` is called
         with the unfinished folder and adds their files. Raises Conflict if `path` exists,
         InsufficientStorage.
         """
-        return backup.backup(self._readers, path, add_files)
+        return back_up_collection(self._readers, path, add_files)
 
     # ---- closing
 

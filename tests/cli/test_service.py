@@ -18,7 +18,7 @@ from dsearch.cli.commands.serve import is_loopback
 from dsearch.cluster import connection, ingress
 from dsearch.config import Settings
 from dsearch.encoder import Encoder
-from dsearch.service import logs
+from dsearch.service import telemetry
 from dsearch.service.keys import ApiKeys
 
 
@@ -139,7 +139,7 @@ def test_elsewhere_than_on_this_machine_every_request_needs_a_key(
         raise Reached
 
     monkeypatch.setattr(service, "create_app", create_app)
-    monkeypatch.setattr(logs, "set_up_logs", lambda *_: None)
+    monkeypatch.setattr(telemetry, "set_up_logs", lambda *_: None)
     monkeypatch.setattr(connection, "connect", lambda _: None)
     monkeypatch.setattr(ingress, "deploy", deploy)
     monkeypatch.setattr(signal, "signal", lambda *_: None)

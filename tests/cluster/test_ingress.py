@@ -58,7 +58,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         next_encoder = "next"
 
     monkeypatch.setattr("dsearch.threads.set_threads", record("threads"))
-    monkeypatch.setattr("dsearch.service.logs.set_up_logs", record("logs"))
+    monkeypatch.setattr("dsearch.service.telemetry.set_up_logs", record("logs"))
     monkeypatch.setattr(dsearch.service, "create_app", record("app", "app"))
     monkeypatch.setattr(dsearch.cluster.collection, "ClusterEngine", record("engine", "engine"))
     monkeypatch.setattr(dsearch.service.tasks.jobs, "open_readonly", record("open", _Engine()))

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.sizes import by_size
 
 from dsearch.errors import DocumentNotFound
-from dsearch.store import Store, backup
+from dsearch.store import Store, folders
 from dsearch.types import Document
 
 IDS = st.sampled_from(["a", "b", "c", "é", "d/e", "\x00", "𝔸"])
@@ -146,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.upsert([Document("lost", "x")])
         self.store.close()
         shutil.rmtree(self.home / "c")
-        backup.restore(self.home / "c", self.home / "backup")
+        folders.restore_collection(self.home / "c", self.home / "backup")
         shutil.rmtree(self.home / "backup")
         self.store = Store.open(self.home / "c")
 

@@ -14,7 +14,7 @@ import pytest
 from support.patience import LATEST_S
 
 from dsearch.errors import CollectionExists, CollectionNotFound, Conflict, CorruptData
-from dsearch.store import Store, backup, folders
+from dsearch.store import Store, folders
 from dsearch.store.records import BackupReport
 from dsearch.types import Document
 
@@ -28,7 +28,7 @@ def test_a_backup_is_a_collection_of_one_moment(store, tmp_path, embed):
     assert (report.sequence, report.documents) == (3, 1)
     assert report.size_bytes == sum(p.stat().st_size for p in (tmp_path / "backups" / "monday").iterdir())
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["monday"]
-    backup.restore(tmp_path / "home2" / "papers", tmp_path / "backups" / "monday")
+    folders.restore_collection(tmp_path / "home2" / "papers", tmp_path / "backups" / "monday")
     with Store.open(tmp_path / "home2" / "papers") as restored:
         assert restored.verify().ok
         assert (restored.sequence, restored.name, restored.encoder) == (3, "papers", {"name": "test"})
@@ -100,9 +100,7 @@ def test_a_backup_while_writes_go_on_is_of_one_operation(store, tmp_path, embed)
 
 
 def test_a_write_just_after_the_copy_began_is_not_in_it(store, tmp_path, monkeypatch):
-    import dsearch.store.backup as backup
-
-    original = backup.read_state
+    original = folders.read_state
 
     def write_then(connection):
         state = original(connection)
@@ -110,7 +108,7 @@ def test_a_write_just_after_the_copy_began_is_not_in_it(store, tmp_path, monkeyp
         return state
 
     store.upsert([Document("a", "a")])
-    monkeypatch.setattr(backup, "read_state", write_then)
+    monkeypatch.setattr(folders, "read_state", write_then)
     assert store.backup(tmp_path / "b").sequence == 1
     with Store.open(tmp_path / "b") as copy:
         assert [document.id for document in copy.list()] == ["a"]
@@ -130,7 +128,7 @@ def test_other_files_come_along_and_a_failure_leaves_nothing(store, tmp_path):
         store.backup(tmp_path / "b", fail)
     assert not [path for path in tmp_path.iterdir() if path.name != "home"]
     store.backup(tmp_path / "b", models)
-    backup.restore(tmp_path / "restored", tmp_path / "b")
+    folders.restore_collection(tmp_path / "restored", tmp_path / "b")
     assert (tmp_path / "restored" / "models" / "v1" / "head").read_bytes() == b"weights"
 
 
@@ -140,9 +138,9 @@ def test_nothing_is_overwritten_and_what_is_no_backup_says_so(store, folder, tmp
         store.backup(tmp_path / "b")
     store.backup(tmp_path / "c")
     with pytest.raises(CollectionExists, match="stands already; restore to another name"):
-        backup.restore(folder, tmp_path / "c")
+        folders.restore_collection(folder, tmp_path / "c")
     with pytest.raises(CollectionNotFound, match="no backup in"):
-        backup.restore(tmp_path / "d", tmp_path / "b")
+        folders.restore_collection(tmp_path / "d", tmp_path / "b")
     assert not (tmp_path / "d").exists()
 
 
@@ -163,7 +161,7 @@ def test_a_damaged_backup_is_not_restored(store, tmp_path, damage):
     else:
         shutil.copy(tmp_path / "older" / "documents.db", database)
     with pytest.raises(CorruptData):
-        backup.restore(tmp_path / "new", tmp_path / "b")
+        folders.restore_collection(tmp_path / "new", tmp_path / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "home", "older"]
 
 
@@ -185,10 +183,10 @@ def test_what_no_backup_has_is_not_followed(store, tmp_path, kind, place):
             )
         )
     with pytest.raises(CorruptData, match="strange is neither a file nor a folder, so not of a backup"):
-        backup.restore(tmp_path / "new", tmp_path / "b")
+        folders.restore_collection(tmp_path / "new", tmp_path / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "home", "secret"]
     strange.unlink()
-    backup.restore(tmp_path / "new", tmp_path / "b")
+    folders.restore_collection(tmp_path / "new", tmp_path / "b")
     with Store.open(tmp_path / "new") as opened:
         assert opened.get("a").text == "text of a"
 
@@ -197,7 +195,7 @@ def test_a_copied_folder_with_its_log_is_a_backup_too(store, folder, tmp_path):
     store.upsert([Document("a", "a")])
     shutil.copytree(folder, tmp_path / "copied")
     assert (tmp_path / "copied" / "documents.db-wal").stat().st_size > 0
-    backup.restore(tmp_path / "restored", tmp_path / "copied")
+    folders.restore_collection(tmp_path / "restored", tmp_path / "copied")
     with Store.open(tmp_path / "restored") as restored:
         assert restored.get("a").text == "a"
 
@@ -210,7 +208,7 @@ def test_a_database_is_copied_whatever_its_folder_is_called(tmp_path):
         connection.execute("CREATE TABLE kept (number)")
         connection.execute("INSERT INTO kept VALUES (7)")
         connection.commit()
-    backup.copy_database(folder / "some.db", tmp_path / "copy.db")
+    folders.copy_database(folder / "some.db", tmp_path / "copy.db")
     with closing(sqlite3.connect(tmp_path / "copy.db")) as connection:
         assert connection.execute("SELECT number FROM kept").fetchall() == [(7,)]
 
@@ -231,8 +229,8 @@ def test_a_restored_collection_is_synced_before_it_takes_its_name(store, tmp_pat
     store.backup(tmp_path / "copy")
     synced: list[tuple[str, bool]] = []
     target = tmp_path / "restored"
-    monkeypatch.setattr(backup, "sync_all", lambda folder: synced.append((folder.name[:7], target.exists())))
-    backup.restore(target, tmp_path / "copy")
+    monkeypatch.setattr(folders, "sync_all", lambda folder: synced.append((folder.name[:7], target.exists())))
+    folders.restore_collection(target, tmp_path / "copy")
     assert synced == [(".aside-", False)]
     assert target.is_dir()
 
@@ -243,9 +241,9 @@ def test_everything_is_synced_each_file_before_its_folder(tmp_path, monkeypatch)
         (tmp_path / name).write_text(name)
     order: list[str] = []
     files = {os.stat(path).st_ino: path.name for path in tmp_path.rglob("*") if path.is_file()}
-    monkeypatch.setattr(backup, "sync_file", lambda file: order.append(files[os.fstat(file).st_ino]))
-    monkeypatch.setattr(backup, "sync_folder", lambda folder: order.append(folder.name))
-    backup.sync_all(tmp_path)
+    monkeypatch.setattr(folders, "sync_file", lambda file: order.append(files[os.fstat(file).st_ino]))
+    monkeypatch.setattr(folders, "sync_folder", lambda folder: order.append(folder.name))
+    folders.sync_all(tmp_path)
     assert sorted(order) == sorted(["x", "y", "z", "a", "b", tmp_path.name])
     assert order.index("z") < order.index("b") < order.index("a") < order.index(tmp_path.name)
     assert order.index("y") < order.index("a")

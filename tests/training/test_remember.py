@@ -18,7 +18,7 @@ from dsearch.engine import Collection, SearchEngine, SearchLayer
 from dsearch.engine.evaluate import trained_on
 from dsearch.errors import Conflict, InvalidRequest
 from dsearch.jobs import TrainingJob
-from dsearch.store import Store, backup
+from dsearch.store import Store, folders
 from dsearch.training import examples_from_judgements, remember, run_training
 from dsearch.training.memory import (
     MemorySetting,
@@ -240,7 +240,7 @@ def test_rows_are_there_when_it_is_opened_again_and_in_a_backup(tmp_path: Path) 
         assert [(hit.id, hit.score) for hit in topics.search(NEW).hits] == found
         assert engine.verify(name).ok
         assert topics.live_model == done.model
-    backup.restore(tmp_path / "restored", tmp_path / "copy")
+    folders.restore_collection(tmp_path / "restored", tmp_path / "copy")
     with Store.open(tmp_path / "restored") as store:
         (row,) = store.judged()
         assert (row.text, row.source, row.written) == (NEW, "judgements", done.sequence)

@@ -68,8 +68,8 @@ def serve_engine(engine: SearchEngine, settings: Settings) -> None:
     from dsearch.service import create_app
     from dsearch.service.guard import LOOPBACK_HOSTS
     from dsearch.service.keys import ApiKeys
-    from dsearch.service.logs import set_up_logs
     from dsearch.service.server import run_server
+    from dsearch.service.telemetry import set_up_logs
 
     elsewhere = not is_loopback(settings.host)
     if elsewhere and not ApiKeys(engine.home.path).list():

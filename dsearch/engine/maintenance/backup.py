@@ -1,8 +1,9 @@
 """Backup, restoration and export of a collection.
 
 A backup copies a collection while it is being written to. The store's copy is the state after one operation
-(store/backup.py). Beside it go the files of the models that this copy registers, the live generation, and the
-feedback. Files of models and generations never change, and a lease protects the generation during the copy.
+(store/folders.py). Beside it go the files of the models that this copy registers, the live generation, and
+the feedback. Files of models and generations never change, and a lease protects the generation during the
+copy.
 
 Models cannot be computed again, so only damage to them stops a restoration; a missing or damaged generation
 is rebuilt.
@@ -29,8 +30,8 @@ from dsearch.errors import CorruptData, DsearchError, InsufficientStorage
 from dsearch.index import Manifest
 from dsearch.index.durable import FULL
 from dsearch.store import GenerationRecord, ModelRecord, Store
-from dsearch.store.backup import restore as restore_backup
 from dsearch.store.feedback import copy_feedback
+from dsearch.store.folders import restore_collection
 from dsearch.types import Document
 
 _ATTEMPTS = 3
@@ -105,7 +106,7 @@ def restore(path: Path, backup: Path) -> None:
     if backup.is_dir():
         _, models = registered_in(backup)
         _refuse_damaged(backup, models, "nothing was restored: use another backup")
-    restore_backup(path, backup)
+    restore_collection(path, backup)
 
 
 def registered_in(folder: Path) -> tuple[GenerationRecord | None, list[ModelRecord]]:

@@ -31,10 +31,10 @@ from dsearch.guide import guide, guides, picture
 from dsearch.guide.search import anchor_of, search_guides
 from dsearch.operations import Ready
 from dsearch.service.errors import NotReady
-from dsearch.service.metrics import MEDIA_TYPE
 from dsearch.service.routes.served import Asked, serves
 from dsearch.service.schemas.answers import Health
 from dsearch.service.state import TheService
+from dsearch.service.telemetry import MEDIA_TYPE
 from dsearch.service.wire import problems
 from dsearch.service.wire.json import CONTENT_SECURITY_POLICY, json_answer
 from dsearch.service.wire.problems import problem_of

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from dsearch.engine import Collection
 from dsearch.errors import InvalidRequest
-from dsearch.service.compat.embeddings import NamedModel
+from dsearch.service.compat import NamedModel
 
 
 @pytest.mark.parametrize(

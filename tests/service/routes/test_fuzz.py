@@ -24,9 +24,7 @@ from dsearch.operations import (
     Search,
     SearchBatch,
 )
-from dsearch.service.compat.embeddings import EmbeddingsRequest
-from dsearch.service.compat.rerank import RerankRequest
-from dsearch.service.compat.retrieve import RetrieveRequest
+from dsearch.service.compat import EmbeddingsRequest, RerankRequest, RetrieveRequest
 from dsearch.service.schemas.declared import body_of
 from dsearch.service.schemas.documents import DocumentGiven
 

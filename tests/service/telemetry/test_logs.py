@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from dsearch.service.logs import JsonLines, request_id, set_up_logs
+from dsearch.service.telemetry import JsonLines, request_id, set_up_logs
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from support.service.workers import hold_encoder
 
 from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import CorruptData
-from dsearch.service import metrics
+from dsearch.service import telemetry
 from dsearch.training import TrainingOptions, examples_from_judgements, finetune
 
 URL = "/v1/collections/papers"
@@ -199,7 +199,7 @@ def test_a_span_for_each_request() -> None:
     pytest.importorskip("opentelemetry")
     tracer = Tracer()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with metrics.RequestSpans(tracer).of("GET", {"traceparent": parent}, "r1") as finish:
+    with telemetry.RequestSpans(tracer).of("GET", {"traceparent": parent}, "r1") as finish:
         finish("/v1/collections/{collection}/search", 200)
     (span,) = tracer.spans
     assert span["name"] == "GET /v1/collections/{collection}/search"
@@ -259,7 +259,7 @@ def test_no_span_is_made_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(trace.ProxyTracer, "start_as_current_span", noting)
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    spans = metrics.RequestSpans(trace.ProxyTracer("dsearch"))
+    spans = telemetry.RequestSpans(trace.ProxyTracer("dsearch"))
     with spans.of("GET", {}, "r1") as finish:
         finish("/healthz", 200)
     assert made == []
@@ -270,7 +270,7 @@ def test_no_span_is_made_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_opentelemetry_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
+    monkeypatch.setattr(telemetry, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)  # an import of it would fail
-    with metrics.RequestSpans().of("GET", {}, "r1") as finish:
+    with telemetry.RequestSpans().of("GET", {}, "r1") as finish:
         finish("/healthz", 200)

@@ -14,8 +14,8 @@ from support.service.service_fakes import DIMENSION
 from dsearch.engine import Collection, SearchEngine
 from dsearch.service.admission import Admission, EventLoopLag
 from dsearch.service.collections import Catalogue
-from dsearch.service.metrics import Metrics
 from dsearch.service.state import readings_of
+from dsearch.service.telemetry import Metrics
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
