@@ -9,7 +9,7 @@ from support.paths import TESTS
 
 from dsearch.guide import guide
 
-FOLDERS = ("service/mcp", "service/compat", "service/auth", "integrations")
+FOLDERS = ("service/mcp", "service/compat", "service/keys", "integrations")
 
 
 def names_in(name: str) -> set[str]:
