@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from dsearch.attention.retrieval.mixture import mix
+from dsearch.attention.retrieval.kernel import mix
 
 from dsearch.attention.arrays import keyword_part, unit
 

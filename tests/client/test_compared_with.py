@@ -109,7 +109,8 @@ def test_a_promotion_while_judgements_are_ranked(
         return judge(*args, **options)
 
     monkeypatch.setattr(saving, "judge", promotes_another)
-    monkeypatch.setattr("dsearch.training.gate.gate.GateReport.passed", property(lambda report: True))
+    for judged in ("gate.gate.GateReport", "candidate.Recorded"):
+        monkeypatch.setattr(f"dsearch.training.{judged}.passed", property(lambda _: True))
     queries = {f"q{i}": text for i, text in enumerate(["river stone", "lamp", "music"] * 4)}
     judged = JudgedQueries(queries, {query: {"d001": 1} for query in queries})
     saved = dsearch.save_model(collection, collection.head("v0"), evidence=judged)

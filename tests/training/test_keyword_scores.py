@@ -27,7 +27,7 @@ class Given:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def once(self, name: Any, make: Callable[[], Any]) -> Any:
+    def cached(self, name: Any, make: Callable[[], Any]) -> Any:
         return self.cache.setdefault(name, make())
 
     def _scores(self, texts: Sequence[str]) -> np.ndarray:

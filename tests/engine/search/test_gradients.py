@@ -105,7 +105,7 @@ def test_vjp_is_what_autograd_gives(
 
 def test_a_head_that_a_search_loaded_has_gradients(collection: Collection) -> None:
     trained(collection, 2)
-    collection._heads.forget("v1")
+    collection._heads.drop("v1")
     collection.attend(QUERIES)  # loads the head under inference mode
     given = vjp(collection, GradientQuery(texts=QUERIES), context=np.ones((2, 32), np.float32))
     assert np.abs(given.head["value_delta"]).max() > 0

@@ -114,11 +114,11 @@ def test_a_subset_has_every_part_of_its_examples(collection: Collection) -> None
 def test_what_is_made_once_is_shared_by_all_parts(collection: Collection) -> None:
     examples, calls = examples_from_judgements(collection, QUERIES, QRELS), []
     for of in (examples, examples.subset([0])):
-        of.once("x", lambda: calls.append(1))
+        of.cached("x", lambda: calls.append(1))
     assert len(calls) == 2
     remembering = examples.remembering()
     for of in (remembering, remembering.subset([0]), remembering.remembering()):
-        assert of.once("x", lambda: len(calls)) == 2
+        assert of.cached("x", lambda: len(calls)) == 2
         calls.append(1)
 
 
