@@ -299,7 +299,7 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
         "method": "GET",
         "path": f"{URL}/search",
         "raw_path": f"{URL}/search".encode(),
-        "query_string": b"q=dog",
+        "query_string": b"query=dog",
         "headers": [(b"host", b"localhost")],
         "http_version": "1.1",
         "scheme": "http",

@@ -25,10 +25,12 @@ def describe(schemas: dict[str, Any]) -> None:
         *vars(results).values(),
         *vars(answers).values(),
     ]
+    answered: list[str] = []
     for shape in filter(inspect.isclass, shapes):
         schema = schemas.get(shape.__name__)
         if schema is None or not dataclasses.is_dataclass(shape):
             continue
+        answered.append(shape.__name__)
         schema["description"], about = described(shape)
         for name, text in about.items():
             schema["properties"][name]["description"] = text
@@ -40,6 +42,9 @@ def describe(schemas: dict[str, Any]) -> None:
             schema["examples"] = EXAMPLES[name]
         for field, about in schema.get("properties", {}).items():
             _complete(schemas, name, field, about)
+    for name in answered:
+        if "examples" not in schemas[name]:  # made of those of its fields
+            schemas[name]["examples"] = [_by_type(schemas, {"$ref": f"#/components/schemas/{name}"})]
 
 
 def describe_parameter(parameter: dict[str, Any]) -> None:
