@@ -171,7 +171,8 @@ def test_a_promotion_between_verdict_and_promotion_over_http(
 def test_a_promotion_during_a_task_that_learns(
     client: Client, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("dsearch.training.gate.gate.GateReport.passed", property(lambda report: True))
+    for judged in ("gate.gate.GateReport", "candidate.Recorded"):
+        monkeypatch.setattr(f"dsearch.training.{judged}.passed", property(lambda _: True))
     queries = {f"q{i}": text for i, text in enumerate(["river stone", "lamp", "music"] * 4)}
     data: Any = {"queries": queries, "judgements": {query: {"d001": 1} for query in queries}}
     task = client.train("papers", **data, epochs=1) if kind == "train" else client.tune("papers", **data)

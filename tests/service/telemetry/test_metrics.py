@@ -70,7 +70,8 @@ def test_requests_stages_and_attention_are_counted(client: TestClient, papers: C
 
 
 def test_a_kept_query_is_not_encoded_again(engine: SearchEngine, app: FastAPI, papers: Collection) -> None:
-    engine.query_cache._states._max_bytes = 1 << 20
+    cache = engine.query_cache
+    cache.max_bytes = cache._states._max_bytes = 1 << 20
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for _ in range(3):
             client.post(f"{URL}/search", json={"query": "cat river"})
