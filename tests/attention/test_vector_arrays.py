@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from dsearch.attention.retrieval.kernel import mix
 
 from dsearch.attention.arrays import keyword_part, unit
+from dsearch.attention.retrieval.kernel import mix
 
 
 @pytest.mark.parametrize("rows", [[[3.0, 4.0]], [[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]]])
