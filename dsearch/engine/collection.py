@@ -472,7 +472,7 @@ class Collection(State):
     def with_values_of(
         self, version: str, head: Head, record: Mapping[str, Any]
     ) -> tuple[Head, dict[str, Any]]:
-        """Return a head and its record with the learned values of a version; see models/values.py.
+        """Return a head and its record with the learned values of a version; see models/files.py.
 
         Values of a version with documents of its own are of other embeddings and are not taken over, nor are
         those of a version that this release does not serve.

@@ -7,7 +7,7 @@
            keys.faiss           embeddings, or embeddings · W_gᵀ
            keyword/             BM25; optional
            fields/              metadata by field (metadata.py); optional
-           tokens/              tokens of the documents (tokens/table.py); optional
+           tokens/              tokens of the documents (tokens.py); optional
 
 `build.py` writes it.
 """

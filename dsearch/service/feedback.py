@@ -1,7 +1,7 @@
 """Feedback events: each is stored in its collection with the page it refers to and its position there.
 
 `Impressions` caches recently answered pages in memory, for feedback that may follow. Queries are not written
-to disk: a page is stored only with the first event about it (routes/feedback.py). A page without any event is
+to disk: a page is stored only with the first event about it (routes/search.py). A page without any event is
 evicted when newer ones need its room.
 """
 

@@ -65,16 +65,6 @@ class JudgedCandidate(Candidate):
 
     gate: GateReport
 
-    @property
-    def passed(self) -> bool:
-        """True if it may go live."""
-        return self.gate.passed
-
-    @property
-    def reason(self) -> str:
-        """Reason of the verdict, in words."""
-        return self.gate.reason
-
     def judged(self, gate: GateReport, **more: Any) -> Self:
         """The same with another report, and with more members of its record."""
         return replace(self, gate=gate, record={**self.record, **more, "gate": gate.to_dict()})

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 from dsearch.attention import pool
+from dsearch.attention.retrieval.kernel import Weighing
 from dsearch.corpus import python_documents
 from dsearch.encoder import load_encoder
 from dsearch.engine import PassageOptions, SearchEngine
-from dsearch.engine.ranking.scoring import Weighing
 
 BACKENDS = ("torch", "openvino")
 MODES = ("dense", "hybrid")
@@ -79,8 +79,8 @@ def measured(backend: str, documents: int, queries: int) -> dict[str, dict[str, 
 
         def attended(_: str) -> None:
             with torch.inference_mode():
-                weighed = Weighing(head, head.mixture, head.temperature).weighed(scores, None)
-                pool(weighed.mixed.unsqueeze(1), embeddings)
+                weights = Weighing(head.heads, head.mixture, head.temperature).weights(scores, None)
+                pool(weights.mixed.unsqueeze(1), embeddings)
 
         def encoded(query: str) -> None:
             encoder.encode_queries([query])

@@ -109,8 +109,7 @@ def test_a_promotion_while_judgements_are_ranked(
         return judge(*args, **options)
 
     monkeypatch.setattr(saving, "judge", promotes_another)
-    for judged in ("gate.gate.GateReport", "candidate.Recorded"):
-        monkeypatch.setattr(f"dsearch.training.{judged}.passed", property(lambda _: True))
+    monkeypatch.setattr("dsearch.training.candidate.Recorded.passed", property(lambda _: True))
     queries = {f"q{i}": text for i, text in enumerate(["river stone", "lamp", "music"] * 4)}
     judged = JudgedQueries(queries, {query: {"d001": 1} for query in queries})
     saved = dsearch.save_model(collection, collection.head("v0"), evidence=judged)
@@ -171,8 +170,7 @@ def test_a_promotion_between_verdict_and_promotion_over_http(
 def test_a_promotion_during_a_task_that_learns(
     client: Client, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for judged in ("gate.gate.GateReport", "candidate.Recorded"):
-        monkeypatch.setattr(f"dsearch.training.{judged}.passed", property(lambda _: True))
+    monkeypatch.setattr("dsearch.training.candidate.Recorded.passed", property(lambda _: True))
     queries = {f"q{i}": text for i, text in enumerate(["river stone", "lamp", "music"] * 4)}
     data: Any = {"queries": queries, "judgements": {query: {"d001": 1} for query in queries}}
     task = client.train("papers", **data, epochs=1) if kind == "train" else client.tune("papers", **data)

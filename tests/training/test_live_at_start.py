@@ -16,6 +16,7 @@ from dsearch.engine import Collection, SearchEngine
 from dsearch.errors import InvalidRequest
 from dsearch.jobs import ExampleScores, TrainingJob, TuningJob
 from dsearch.training import Candidate, JobResult, Registration, RunFolder, remember, run_training, run_tuning
+from dsearch.training.candidate import Recorded
 from dsearch.training.gate.gate import GateReport
 from dsearch.training.registry import register, register_outcomes, register_second_stage
 from dsearch.types import Document
@@ -34,7 +35,7 @@ def topics(engine: SearchEngine) -> Collection:
 
 @pytest.fixture
 def passing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GateReport, "passed", property(lambda report: True))
+    monkeypatch.setattr(Recorded, "passed", property(lambda _: True))
 
 
 def trained(topics: Collection) -> JobResult:

@@ -40,9 +40,10 @@ from dsearch.training import (
     value_examples,
 )
 from dsearch.training import values as task
+from dsearch.training.candidate import Recorded
 from dsearch.training.finetune import values as finetune
 from dsearch.training.finetune.values import ValueScores, judge_values
-from dsearch.training.gate.gate import GateReport, judge
+from dsearch.training.gate.gate import judge
 from dsearch.training.gate.held_out import Answers
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import ValueOptions
@@ -164,7 +165,7 @@ def test_a_later_version_keeps_the_values(engine: SearchEngine, monkeypatch: pyt
     topics.ingest([Document(f"n{n}", f"alpha{n % 20} beta{n}", metadata={"n": n}) for n in range(60)])
     values = learned(topics, TrainingJob(objective="context", field="n", epochs=1, accept=True)).version
     head, readout = topics.stored_head(values), topics.store.model(values).record[READOUT]
-    monkeypatch.setattr(GateReport, "passed", property(lambda report: True))
+    monkeypatch.setattr(Recorded, "passed", property(lambda _: True))
 
     def trained() -> str:
         return learned(topics, TrainingJob(queries=TEXTS, judgements=JUDGEMENTS, epochs=1)).version
