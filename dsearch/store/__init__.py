@@ -5,6 +5,7 @@ records.py            records that the store returns       verify.py     verific
 folders.py            create, list, delete, back up, restore collections
 registry.py           generations and models, retention    judged.py     rows of the query memory
 filters.py            conditions on metadata, as SQL       passages.py   embeddings of long documents
+verdicts.py           verdicts of the gate, for its ledger
 feedback.py           clicks and their pages, in a separate file
 sqlite/               connections, journal, watermark, digests
 """
@@ -24,6 +25,7 @@ from dsearch.store.records import (
     Pending,
     PurgeReport,
     RowChanges,
+    StoredVerdict,
     StoreState,
     VerifyReport,
     WriteReceipt,
@@ -51,6 +53,7 @@ __all__ = [
     "Store",
     "StoreState",
     "StoredEvents",
+    "StoredVerdict",
     "VerifyReport",
     "WriteReceipt",
     "collection_names",

@@ -21,7 +21,7 @@ from dsearch.store.records import MemoryRow
 from dsearch.store.sqlite.connection import insert_rows
 from dsearch.store.sqlite.digest import canonical_json, judged_digest, judged_fact, record_fact
 from dsearch.store.sqlite.journal import Operation
-from dsearch.store.sqlite.schema import FORMAT_WITH_JUDGED, JUDGED, PASSAGES, has_table, read_meta
+from dsearch.store.sqlite.schema import FORMAT_WITH_JUDGED, JUDGED, has_table, need_table
 
 _COLUMNS = "number, text, state, grades, source, key, digest, written"
 
@@ -34,7 +34,7 @@ def insert(operation: Operation, queries: Sequence[MemoryRow], dimension: int) -
     if not queries:
         return operation.reached
     connection = operation.connection
-    _raise_format(operation)
+    operation.add_fact(need_table(connection, "judged", JUDGED, FORMAT_WITH_JUDGED))
     (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM judged").fetchone()
     rows: list[tuple[object, ...]] = []
     for number, query in enumerate(queries, last + 1):
@@ -120,17 +120,3 @@ def read(connection: sqlite3.Connection, after: int = 0) -> list[MemoryRow]:
 
 def _digest(text: str, state: bytes, grades: str, source: str, key: str) -> bytes:
     return judged_digest([text.encode(), state, grades.encode(), source.encode(), key.encode()])
-
-
-def _raise_format(operation: Operation) -> None:
-    """Make the table where there is none; older releases then refuse the collection."""
-    connection = operation.connection
-    if has_table(connection, "judged"):
-        return
-    before = read_meta(connection)
-    for statement in (*JUDGED, *(() if has_table(connection, "passages") else (PASSAGES,))):
-        connection.execute(statement)
-    connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT_WITH_JUDGED),))
-    connection.execute("INSERT OR IGNORE INTO meta VALUES ('passages', 'null')")
-    operation.take_fact(before.fact)
-    operation.add_fact(read_meta(connection).fact)

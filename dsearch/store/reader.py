@@ -20,7 +20,7 @@ from jaxtyping import Float32, Int64
 from dsearch.declared import suggestion
 from dsearch.errors import CorruptData, DocumentNotFound, Gone, InvalidRequest, NotFound
 from dsearch.results import FacetValue
-from dsearch.store import judged, passages, registry
+from dsearch.store import judged, passages, registry, verdicts
 from dsearch.store.filters import (
     LIVE,
     SAMPLE,
@@ -44,6 +44,7 @@ from dsearch.store.records import (
     Passages,
     Pending,
     RowChanges,
+    StoredVerdict,
     StoreState,
     VerifyReport,
 )
@@ -395,6 +396,13 @@ class Reader:
         """
         with self._readers.reading() as connection:
             return judged.count_of(connection, source, key)
+
+    # ---- ledger of the gate
+
+    def verdicts(self) -> Sequence[StoredVerdict]:
+        """Return the verdicts of the gate, oldest first; raises CorruptData."""
+        with self._readers.reading() as connection:
+            return verdicts.read(connection)
 
     # ---- closing
 

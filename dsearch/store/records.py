@@ -125,6 +125,27 @@ class MemoryRow:
     written: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredVerdict:
+    """A verdict of the gate, as later candidates on the same held-out queries account for it.
+
+    Attributes:
+        kind: kind of the candidate, such as "train".
+        queries: digests of the held-out queries, ascending, each once.
+        alpha: largest p-value that counted as a gain.
+        passed: True if the candidate passed.
+        version: version that the candidate became; None without one.
+        judged_at: seconds since 1970.
+    """
+
+    kind: str
+    queries: Int64[np.ndarray, " queries"]
+    alpha: float
+    passed: bool
+    version: str | None = None
+    judged_at: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class BackupReport:
     """A complete backup as of operation `sequence`: its live documents and bytes."""

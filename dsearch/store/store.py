@@ -32,7 +32,7 @@ from dsearch.errors import (
     InvalidRequest,
     NotFound,
 )
-from dsearch.store import judged, registry
+from dsearch.store import judged, registry, verdicts
 from dsearch.store import passages as passages_table
 from dsearch.store.filters import live_rows, parse_filter
 from dsearch.store.folders import AddFiles, back_up_collection, create_collection, require_local_disk
@@ -44,6 +44,7 @@ from dsearch.store.records import (
     MemoryRow,
     Passages,
     PurgeReport,
+    StoredVerdict,
     WriteReceipt,
 )
 from dsearch.store.sqlite.connection import ReaderPool, insert_rows
@@ -333,6 +334,13 @@ class Store(Reader):
         with self._operation() as operation:
             dropped = judged.drop_after(operation, sequence)
             return operation.reached, dropped
+
+    # ---- ledger of the gate
+
+    def add_verdict(self, verdict: StoredVerdict) -> int:
+        """Write a verdict of the gate; returns the operation's number."""
+        with self._operation() as operation:
+            return verdicts.insert(operation, verdict)
 
     # ---- the collection as a whole
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+from dsearch.store import verdicts
 from dsearch.store.records import VerifyReport
 from dsearch.store.sqlite.digest import (
     DIGEST_BYTES,
@@ -176,7 +177,11 @@ def _registry(audit: _Audit) -> None:
         "generation": "number, manifest_digest, rows, snapshot, record, written",
         "model": "number, parent, record, written",
         "live": "written, kind, number",
+        "verdict": verdicts.COLUMNS,
     }
+    # Formats before 4 have no verdicts; if they are missing in format 4, the sum of all facts differs.
+    if not list(audit.rows("SELECT 1 FROM sqlite_master WHERE name = 'verdict'", "tables")):
+        del tables["verdict"]
     for table, columns in tables.items():
         for fields in audit.rows(f"SELECT {columns} FROM {table}", f"table {table}"):
             try:

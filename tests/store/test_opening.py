@@ -73,12 +73,12 @@ def test_a_failed_creation_removes_what_it_began(folder, monkeypatch):
     assert list(folder.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("version", ["4", "0", "-1", "x", "٣"])
+@pytest.mark.parametrize("version", ["5", "0", "-1", "x", "٣"])
 @pytest.mark.parametrize("readonly", [True, False])
 def test_an_unknown_format_is_refused_with_the_range(folder, version, readonly):
     create(folder).close()
     change(folder, f"UPDATE meta SET value = '{version}' WHERE key = 'format'")
-    with pytest.raises(UnsupportedFormat, match=f"store format {version}; this release reads 1 to 3"):
+    with pytest.raises(UnsupportedFormat, match=f"store format {version}; this release reads 1 to 4"):
         Store.open(folder, readonly=readonly)
 
 

@@ -1,4 +1,4 @@
-"""Tables of `documents.db`, formats 2 and 3.
+"""Tables of `documents.db`, formats 2 to 4.
 
 - `meta`       format, name, encoder and dimension of the collection; written once.
 - `state`      one row: the operation sequence and the set digest (digest.py), now and before the last commit,
@@ -11,8 +11,10 @@
 - `passages`   of a document longer than the encoder's window: where its passages are in the text, and their
                embeddings but for the first, which is its row of `embedding` (passages.py). Format 1 has no
                such table: its collections are read and written as they are, and cut no document.
-- `judged`     rows of the query memory (judged.py); only in format 3, to which a collection is raised with
-               the first of them.
+- `judged`     rows of the query memory (judged.py); only from format 3 on, to which a collection is raised
+               with the first of them.
+- `verdict`    verdicts of the gate (verdicts.py); only in format 4, to which a collection is raised with the
+               first of them.
 - `pending`    live rows without an embedding, so that reading them does not scan the collection. Derived.
 - `generation`, `model`  what was built; `live` is a log, and the newest entry of a kind is what is live: one
                committed row switches, and a rollback is one more row. An entry of kind `horizon` says up to
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +37,8 @@ from dsearch.store.sqlite.digest import canonical_json, record_fact
 
 FILE_NAME = "documents.db"
 FORMAT_WITH_JUDGED = 3
-FORMAT = 3  # the newest that is read
+FORMAT_WITH_VERDICTS = 4
+FORMAT = 4  # the newest that is read
 NEW_FORMAT = 2  # of a new collection
 OLDEST_FORMAT = 1
 APPLICATION_ID = 0x64736561  # "dsea": identifies the database, also to `file`
@@ -64,6 +68,20 @@ CREATE TABLE judged (
     written INTEGER NOT NULL
 )""",
     "CREATE INDEX judged_written ON judged (written)",
+)
+
+VERDICTS = (
+    """
+CREATE TABLE verdict (
+    number    INTEGER PRIMARY KEY,
+    kind      TEXT    NOT NULL,
+    queries   TEXT    NOT NULL,
+    alpha     REAL    NOT NULL,
+    passed    INTEGER NOT NULL,
+    version   TEXT,
+    judged_at INTEGER NOT NULL,
+    written   INTEGER NOT NULL
+)""",
 )
 
 TABLES = f"""
@@ -197,9 +215,27 @@ def create_tables(connection: sqlite3.Connection, meta: CollectionMeta, digest: 
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """True if the table is there: `passages` came with format 2, `judged` comes with its first row."""
+    """True if the table is there: `passages` came with format 2, the later ones come with a first row."""
     query = "SELECT 1 FROM sqlite_master WHERE name = ?"
     return connection.execute(query, (name,)).fetchone() is not None
+
+
+def need_table(
+    connection: sqlite3.Connection, name: str, statements: Sequence[str], least_format: int
+) -> int:
+    """Make a table where there is none, and raise the format, so that older releases refuse the collection.
+
+    Returns the change of the sum of all facts.
+    """
+    if has_table(connection, name):
+        return 0
+    before = read_meta(connection)
+    for statement in (*statements, *(() if has_table(connection, "passages") else (PASSAGES,))):
+        connection.execute(statement)
+    raised = str(max(before.format, least_format))
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (raised,))
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('passages', 'null')")
+    return read_meta(connection).fact - before.fact
 
 
 def read_meta(connection: sqlite3.Connection) -> CollectionMeta:

@@ -40,7 +40,7 @@ def test_a_new_database_has_large_pages_and_is_marked_as_one(tmp_path: Path) -> 
         assert connection.execute("PRAGMA page_size").fetchone() == (8192,)
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert read_meta(connection).format == NEW_FORMAT
-    assert (8192, 2, 3, int.from_bytes(b"dsea")) == (PAGE_BYTES, NEW_FORMAT, FORMAT, APPLICATION_ID)
+    assert (8192, 2, 4, int.from_bytes(b"dsea")) == (PAGE_BYTES, NEW_FORMAT, FORMAT, APPLICATION_ID)
 
 
 @pytest.mark.parametrize("passages", [None, {"tokens": 256, "overlap": 32}])
@@ -59,14 +59,14 @@ def test_every_format_up_to_the_newest_is_read(number: int) -> None:
     assert read == replace(META, format=number, passages=None if number == 1 else META.passages)
 
 
-@pytest.mark.parametrize("written", ["0", "4", "x", "", "²", "-1", None])
+@pytest.mark.parametrize("written", ["0", "5", "x", "", "²", "-1", None])
 def test_other_formats_are_refused(written: str | None) -> None:
     connection = made()
     connection.execute("DELETE FROM meta WHERE key = 'format'")
     if written is not None:
         connection.execute("INSERT INTO meta VALUES ('format', ?)", (written,))
     named = "unknown" if written is None else written
-    with pytest.raises(UnsupportedFormat, match=f"has store format {named}; this release reads 1 to 3"):
+    with pytest.raises(UnsupportedFormat, match=f"has store format {named}; this release reads 1 to 4"):
         read_meta(connection)
 
 
