@@ -45,7 +45,8 @@ SCORE_NAMES = (
 # Compare a field of the documents with the query's text; exact_match without a field compares vectors.
 FIELD_SCORES = ("exact_match", "fuzzy", "prefix")
 KERNELS = ("gaussian", "epanechnikov", "boxcar")
-POOLING_NAMES = ("soft", "hard", "uniform")
+CONE_NAMES = ("exp", "relu", "sigmoid")  # weights that need not sum to 1
+POOLING_NAMES = ("soft", "hard", "uniform", *CONE_NAMES)
 LONGEST_STATE = 1e6  # of a query: scores over the smallest temperature stay finite in float32
 # A smaller share of the exact attention among the candidates is mentioned in answers.
 COVERED_ENOUGH = 0.95
@@ -105,7 +106,12 @@ class AttentionOptions:
         "comparison of query and key; among candidates all but dot rescore those of the inner product",
         choices=(*SCORE_NAMES, *FIELD_SCORES[1:]),
     )
-    pooling: str = option("soft", "softmax, best document only, or equal weights", choices=POOLING_NAMES)
+    pooling: str = option(
+        "soft",
+        "softmax, best document only, or equal weights; without normalisation exp, relu or sigmoid of each "
+        "score over the temperature",
+        choices=POOLING_NAMES,
+    )
     width: float | None = option(
         None, f"kernel width: {', '.join(KERNELS)}", json={"x-scores": [*KERNELS]}, **_POSITIVE
     )

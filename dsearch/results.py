@@ -160,7 +160,7 @@ class Attention:
         mixtures: m_h of each query, of a version whose heads are re-weighted by it; None otherwise.
         context: Σ_d weight(q, d) v_d.
         output: W_O context + b, where the model has an output projection.
-        weights: the mixture of the heads' softmaxes.
+        weights: the mixture of the heads' weights; of soft pooling their softmaxes.
         scores: what the candidates are ordered by.
         keys, values: of each candidate, with include "keys", "values"; [batch, heads, candidates, dim] where
             several heads may take different passages of long documents.

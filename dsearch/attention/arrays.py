@@ -402,6 +402,33 @@ def temper(
     return fill(fill(scores, ~finite, 0.0) / temperature, ~finite, -math.inf)
 
 
+CONE = ("exp", "relu", "sigmoid")
+_HIGHEST = 60.0  # e^60 times any number of values stays finite in float32
+
+
+def cone_logits(logits: Float[Array, "*shape"], name: str) -> Float[Array, "*shape"]:
+    """log φ(l) for the weight function φ of a pooling without normalisation, −∞ where φ is 0.
+
+    | name | φ(l) | source |
+    |---|---|---|
+    | `exp` | exp(min(l, 60)), the kernel of a kernel score | Nadaraya–Watson without its denominator |
+    | `relu` | max(l, 0) | ReLU attention (Zhang et al., 2021, arXiv:2104.07012, without its norm) |
+    | `sigmoid` | 1 / (1 + e^−l), no offset | sigmoid attention (Ramapuram et al., 2024, arXiv:2409.04431) |
+
+    A logit of −∞ has the weight 0. Logarithms, so that the blocks and shares of a softmax serve these, too.
+    """
+    if name == "exp":
+        return at_most(logits, _HIGHEST)
+    if name == "relu":
+        nothing = logits <= 0
+        return fill(log(fill(logits, nothing, 1.0)), nothing, -math.inf)
+    if is_array(logits):
+        return _array(-np.logaddexp(_plain(logits).dtype.type(0), -_plain(logits)))
+    import torch
+
+    return torch.nn.functional.logsigmoid(logits)
+
+
 def entropy(weights: Float[Array, ...], dim: int = -1) -> Float[Array, ...]:
     """Shannon entropy −Σ a log a along `dim`, in nats; 0 log 0 is 0, for one-hot and for empty slices alike.
 

@@ -6,7 +6,7 @@ The form of α decides what the sum is:
 
 | α | the result lies in | built by |
 |---|---|---|
-| any non-negative weights | the convex cone of the values | `pool` |
+| any non-negative weights | the convex cone of the values | `pool`; `cone` makes them of a score |
 | non-negative, sum 1 | their convex hull | `normalise`, then `pool` |
 | softmax of a score | the hull, differentiable everywhere | `soft` |
 | a single 1 | it is one of the values: a database look-up | `hard` |
@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dsearch.attention.arrays import masked_softmax, temper
+from dsearch.attention.arrays import CONE, cone_logits, masked_softmax, temper
 from dsearch.attention.scores import Score, score_named
 from dsearch.errors import InvalidRequest
 
@@ -57,7 +58,8 @@ def attend(
         keys: n keys.
         values: n values; None pools the keys themselves.
         score: a name in `SCORES` or any function or module with their interface.
-        pooling: a name in `POOLINGS`: soft, hard or uniform.
+        pooling: a name in `POOLINGS`: soft, hard or uniform; exp, relu or sigmoid, whose weights
+            (`cone`) need not sum to 1.
         mask: broadcastable to `[..., m, n]`, True where attention is allowed.
         temperature: divisor of the scores; a positive number, or a tensor that broadcasts to the scores.
 
@@ -120,10 +122,24 @@ def uniform(logits: Weights, mask: Mask = None) -> Weights:
     return allowed / allowed.sum(-1, keepdim=True).clamp_min(1.0)
 
 
+def cone(logits: Weights, mask: Mask = None, kind: str = "exp") -> Weights:
+    """Non-negative weights φ(l), which need not sum to 1: no other logit changes one; zero where masked.
+
+    Args:
+        logits: finite or −inf, which has the weight 0.
+        mask: True where attention is allowed.
+        kind: name of φ: exp, relu or sigmoid, see `cone_logits`.
+    """
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -math.inf)
+    return cone_logits(logits, kind).exp()
+
+
 POOLINGS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
     "soft": soft,
     "hard": hard,
     "uniform": uniform,
+    **{kind: partial(cone, kind=kind) for kind in CONE},
 }
 
 

@@ -26,12 +26,12 @@ class RemoteOutput(NamedTuple):
 
     Attributes:
         context: Σ_d weight(q, d) v_d.
-        weights: the mixture of the heads' softmaxes; zeros behind a query's last candidate.
+        weights: the mixture of the heads' weights; zeros behind a query's last candidate.
         ids: ids of each query's candidates.
         scores: the order of hits; −∞ behind the last candidate.
         dense: dense scores by head; without gradient if `vjp` computes it.
         keyword: keyword scores by head.
-        head_weights: each head's softmax; gradient as of `dense`.
+        head_weights: each head's weights, a softmax unless `pooling` differs; gradient as of `dense`.
         stamp: identity of the state that answered.
         positions: of the candidates in that state; -1 behind a query's last candidate.
         texts: of each query's candidates, if they were asked for.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +11,8 @@ from support.sizes import by_size
 from torch.autograd import gradcheck
 from torch.nn.functional import scaled_dot_product_attention
 
-from dsearch.attention import POOLINGS, SCORES, attend, hard, mix, normalise, pool, soft, uniform
+from dsearch.attention import POOLINGS, SCORES, attend, cone, hard, mix, normalise, pool, soft, uniform
+from dsearch.attention.arrays import CONE, cone_logits
 from dsearch.errors import InvalidRequest
 
 quick = settings(max_examples=by_size(25, 250))
@@ -72,13 +74,15 @@ def test_ties_break_by_row():
 def test_masks_empty_sets_and_minus_infinity(pooling):
     logits = torch.tensor([[5.0, 1.0, -math.inf], [-math.inf, -math.inf, -math.inf]])
     mask = torch.tensor([[False, True, True], [True, True, True]])
-    assert POOLINGS[pooling](logits, mask).tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    weights = POOLINGS[pooling](logits, mask)
+    assert (weights > 0).tolist() == [[False, True, False], [False, False, False]]
+    assert pooling in CONE or weights[0, 1] == 1
     out = attend(torch.ones(2, 4), torch.ones(0, 4), torch.ones(0, 3), pooling=pooling)
     assert out.context.tolist() == [[0.0] * 3] * 2
     assert out.weights.shape == (2, 0)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", sorted(set(POOLINGS) - set(CONE)))
 def test_weights_sum_to_one(pooling):
     weights = POOLINGS[pooling](torch.randn(4, 5, 6), None)
     torch.testing.assert_close(weights.sum(-1), torch.ones(4, 5))
@@ -150,6 +154,47 @@ def test_gradients_of_duplicated_keys(draw):
 def test_gradients_of_values_under_hard_and_uniform_pooling(pooling, draw):
     queries, keys = draw(2, 3), draw(4, 3)
     assert gradcheck(lambda v: attend(queries, keys, v, pooling=pooling).context, draw(4, 2))
+
+
+def test_weights_without_normalisation_by_hand():
+    logits = torch.tensor([[math.log(2.0), 0.0, -1.0, -math.inf]])
+    assert cone(logits, kind="exp")[0].tolist() == pytest.approx([2, 1, math.exp(-1), 0])
+    assert cone(logits, kind="relu")[0].tolist() == pytest.approx([math.log(2), 0, 0, 0])
+    assert cone(logits, kind="sigmoid")[0].tolist() == pytest.approx([2 / 3, 0.5, 1 / (1 + math.e), 0])
+
+
+@pytest.mark.parametrize("kind", CONE)
+def test_no_other_key_changes_a_weight_of_the_cone(kind):
+    queries, keys = torch.randn(3, 4), torch.randn(6, 4)
+    every, few = (attend(queries, of, pooling=kind).weights for of in (keys, keys[:2]))
+    torch.testing.assert_close(every[:, :2], few)
+    assert (every >= 0).all()
+    assert torch.isfinite(attend(1e3 * queries, keys, pooling=kind).context).all()
+
+
+@pytest.mark.parametrize("kind", CONE)
+def test_arrays_and_tensors_have_the_same_weights(kind):
+    logits = np.array([-np.inf, -500.0, -1.0, 0.0, 0.5, 90.0])
+    expected = cone_logits(torch.as_tensor(logits), kind)
+    assert np.asarray(cone_logits(logits, kind)) == pytest.approx(expected.numpy())
+
+
+def test_a_kernel_without_its_denominator_is_a_sum_of_bumps():
+    queries, keys, values = torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]])
+    found = attend(queries, keys, values, score="gaussian", pooling="exp").context
+    assert found.item() == pytest.approx(3 + 5 * math.exp(-2))
+
+
+@pytest.mark.parametrize("kind", CONE)
+@pytest.mark.parametrize("score", ["dot", "gaussian", "epanechnikov"])
+def test_gradients_of_the_cone(score, kind, draw):
+    temperature = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(2, 3, 5) > 0.3
+    mask[0, 0] = False
+    assert gradcheck(
+        lambda q, k, v, t: attend(q, k, v, score=score, pooling=kind, mask=mask, temperature=t),
+        (draw(2, 3, 4), draw(2, 5, 4), draw(2, 5, 2), temperature),
+    )
 
 
 def test_gradients_of_general_weights(draw):

@@ -184,6 +184,27 @@ def test_softmax_attention_weighs_every_document(
 
 
 @pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("over", ["all", "candidates"])
+@pytest.mark.parametrize("pooling", ["exp", "relu", "sigmoid"])
+def test_weights_that_need_not_sum_to_one(
+    doors: Doors, door: str, pooling: str, over: str, queries: np.ndarray, keys: np.ndarray
+) -> None:
+    options: dict[str, Any] = {"pooling": pooling, "over": over, "candidates": 60, "temperature": 0.3}
+    answer = doors.attend(door, QUERIES, mode="dense", **options)
+    logits = queries @ keys.T / 0.3
+    weights = {"exp": np.exp(logits), "relu": np.maximum(logits, 0), "sigmoid": 1 / (1 + np.exp(-logits))}[
+        pooling
+    ]
+    for query, result in enumerate(answer["results"]):
+        listed = np.array([list(IDS).index(id) for id in result["ids"]])
+        shared = np.arange(len(IDS)) if over == "all" else listed
+        assert result["weights"] == pytest.approx(weights[query][listed], abs=1e-5)
+        assert result["context"] == pytest.approx(weights[query][shared] @ keys[shared], rel=1e-4, abs=1e-4)
+        share = weights[query][shared].sum() / weights[query].sum()
+        assert result["covered_mass"] == pytest.approx(share, abs=1e-5)
+
+
+@pytest.mark.parametrize("door", DOORS)
 def test_labels_and_evidence_come_from_every_document(
     doors: Doors, door: str, queries: np.ndarray, keys: np.ndarray
 ) -> None:

@@ -47,7 +47,7 @@ VERSIONS = [
 FACTORS: dict[str, list[Any]] = {
     "score": SCORES,
     "version": VERSIONS,
-    "pooling": ["soft", "hard", "uniform"],
+    "pooling": ["soft", "hard", "uniform", "exp", "relu", "sigmoid"],
     "mode": ["hybrid", "dense", "keyword"],
     "over": ["candidates", "all"],
     "values": [None, "i", "even", "value", "by position", "by id"],

@@ -26,11 +26,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from dsearch.attention.arrays import (
+    CONE,
     Array,
     all_true,
     at_least,
     at_most,
     best_first,
+    cone_logits,
     exp,
     fill,
     gather,
@@ -141,7 +143,8 @@ class Weighing(NamedTuple):
         heads: number of heads.
         mixture: share of each head, for all queries or for each.
         temperature: t.
-        pooling: "soft", "hard" or "uniform".
+        pooling: "soft", "hard" or "uniform"; "exp", "relu" or "sigmoid" for a_h(d) = φ(l_h(d)), which no
+            other document changes (`cone_logits`).
         is_extra: True for documents that are listed behind the candidates: they share no attention, but their
             weights have the candidates' denominators, a_h(d) = exp(l_h(d) − Z_h), at most 1; None: there are
             none.
@@ -158,11 +161,17 @@ class Weighing(NamedTuple):
     partition: Float[Array, "batch heads"] | None = None
     soft_partition: Float[Array, "batch heads"] | None = None
 
+    @property
+    def normalises(self) -> bool:
+        """True if the weights of a head sum to 1."""
+        return self.pooling not in CONE
+
     def logits(self, raw: Float[Array, "batch heads candidates"]) -> Float[Array, "batch heads candidates"]:
-        """l_h(d): logits of the softmax, equal ones for uniform weights."""
+        """log a_h(d) + Z_h: l_h(d) of the softmax, 0 for uniform weights, log φ(l_h(d)) of the cone."""
         if self.pooling == "uniform":
             return fill(zeros(tuple(raw.shape), raw), raw == -math.inf, -math.inf)
-        return temper(raw, self.temperature)
+        logits = temper(raw, self.temperature)
+        return logits if self.normalises else cone_logits(logits, self.pooling)
 
     def weights(
         self, raw: Float[Array, "batch heads candidates"], mask: Bool[Array, "batch candidates"] | None
@@ -196,6 +205,8 @@ class Weighing(NamedTuple):
     def _by_head(
         self, raw: Float[Array, "batch heads candidates"], mask: Bool[Array, "batch candidates"] | None
     ) -> Float[Array, "batch heads candidates"]:
+        if not self.normalises:
+            return self._among_more(raw, mask, zeros(tuple(raw.shape[:2]), raw))
         if self.partition is not None and self.pooling != "hard":
             return self._among_more(raw, mask, self.partition)
         shares_attention = self._shares_attention(raw, mask)

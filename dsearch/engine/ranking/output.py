@@ -47,13 +47,13 @@ class SearchOutput(NamedTuple):
 
     Attributes:
         context: Σ_d weight(q, d) v_d, the mixture of the heads' contexts.
-        weights: the mixture of the heads' softmaxes; zeros where `positions` is −1.
+        weights: the mixture of the heads' weights; zeros where `positions` is −1.
         positions: positions in the snapshot; −1 = none.
         scores: the order of hits: dense + keyword + memory + second with one head, else temperature · log
             weight + const.
         dense: q_h · k_d, or the score in its place, per head.
         keyword: w_h(q) · b(q, d), per head.
-        head_weights: each head's softmax.
+        head_weights: each head's weights, a softmax unless `pooling` differs.
         folded: the queries against stored embeddings, after the last hop.
         keys: the key of each candidate that each head chose, the best of its passages, numbered as in
             `Snapshot.key_embeddings`; None if every candidate has only one key, or `embed` gave it.

@@ -76,7 +76,7 @@ class Ranker:
         score: a name (see scores.py); a `FieldMatch`, which compares the texts with a field; or any function
             or module with the interface of `dsearch.attention.SCORES`, which then learns with the layer; the
             inner product proposes. "dot" is the head's learned score where it has one.
-        pooling: "soft", "hard" or "uniform", over the candidates.
+        pooling: "soft", "hard" or "uniform" over the candidates; or "exp", "relu" or "sigmoid" of each.
         width: width of a kernel score.
         temperature: divisor of the scores; None takes the head's learned one, and 1 for a kernel.
         stages, rerank_candidates: of a second stage (second_stage.py); see `chosen_stages`.

@@ -47,7 +47,8 @@ class WholeOutput(NamedTuple):
     """Attention over all documents.
 
     Attributes:
-        log_partition: Z_h; for equal weights the logarithm of the number of documents.
+        log_partition: Z_h; for equal weights the logarithm of the number of documents, without normalisation
+            that of the sum of the weights.
         context: Σ_h m_h Σ_d w_h(d) v_d, before W_V; None: listed documents have all the weight.
         documents: number of documents in reach of any head.
     """
@@ -83,7 +84,7 @@ class Whole:
         self._hard = weighing.pooling == "hard"
 
     def attended(self, values: Float[Tensor, "positions value_dim"] | None) -> WholeOutput:
-        """Pool every document by soft or equal weights; the best one alone needs no pass.
+        """Pool every document; the best one alone needs no pass.
 
         Args:
             values: a row for each position in place of embeddings.
@@ -104,7 +105,10 @@ class Whole:
             return WholeOutput(nothing, self._folded.new_zeros(batch, width), reached)
         finished = total.finish()
         mixture = self._weighing.mixture.to(finished.context)
-        context = (mixture[..., None] * finished.context).sum(1)
+        by_head = finished.context
+        if not self._weighing.normalises:
+            by_head = total.context * total.max.exp()[..., None]
+        context = (mixture[..., None] * by_head).sum(1)
         return WholeOutput(finished.log_partition, context, reached)
 
     def best(self, count: int) -> Int64[np.ndarray, "batch candidates"]:
@@ -123,8 +127,8 @@ class Whole:
         if self._hard:
             soft = None if self._folded.shape[1] == 1 else self._log_partition(soft=True)
             return self._weighing._replace(soft_partition=soft)
-        equal = self._weighing.pooling == "uniform" and self._folded.shape[1] > 1
-        soft = self._log_partition(soft=True) if equal else None
+        other = self._weighing.pooling != "soft" and self._folded.shape[1] > 1
+        soft = self._log_partition(soft=True) if other else None
         return self._weighing._replace(partition=everything.log_partition, soft_partition=soft)
 
     def weights(
@@ -171,6 +175,9 @@ class Whole:
             else:
                 rest = self._log_partition_of_rest(positions)
                 whole = torch.maximum(partition, rest) if self._hard else torch.logaddexp(partition, rest)
+            if not self._weighing.normalises:
+                partition, whole = ((mixture.log() + part).logsumexp(-1) for part in (partition, whole))
+                return torch.exp(partition - whole).nan_to_num(nan=1.0).clamp(max=1.0)
             if self._hard:  # a sample may hold none that is better
                 shares = (partition >= whole - 1e-5 * whole.abs()).to(partition)
             else:

@@ -32,6 +32,7 @@ from torch import Tensor
 from dsearch.attention import normalise
 from dsearch.attention import predict as mean_and_spread
 from dsearch.attention.retrieval.head import Head
+from dsearch.attention_options import CONE_NAMES
 from dsearch.engine.models.files import READOUT
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
@@ -61,6 +62,7 @@ def predict(
     options: LayerOptions,
 ) -> Predictions:
     """See `Collection.predict`."""
+    require_mean(options)
     if evidence < 0:
         raise InvalidRequest(f"evidence={evidence}; use 0 or more documents")
     with torch.inference_mode():
@@ -88,6 +90,19 @@ def predict(
             for prediction, share in zip(predictions, shares, strict=True)
         ]
     return Predictions(stamp, predictions, coverage_note(layer, output))
+
+
+def require_mean(options: LayerOptions) -> None:
+    """Refuse a pooling without normalisation: a prediction is a mean.
+
+    Raises:
+        InvalidRequest: naming the option.
+    """
+    if (pooling := options.get("pooling")) in CONE_NAMES:
+        raise InvalidRequest(
+            f"pooling={pooling!r}: a prediction is a mean, and these weights need not sum to 1; use soft, "
+            "hard or uniform, or pool the field with attend"
+        )
 
 
 def _refuse_misspelt(collection: State, field: str, predictions: Sequence[FieldPrediction]) -> None:

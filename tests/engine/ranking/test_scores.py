@@ -47,7 +47,7 @@ def every_key(collection: Collection) -> torch.Tensor:
     return torch.as_tensor(collection.snapshot.embeddings(collection.snapshot.visible()))
 
 
-@pytest.mark.parametrize("pooling", ["soft", "hard", "uniform"])
+@pytest.mark.parametrize("pooling", ["soft", "hard", "uniform", "exp", "relu", "sigmoid"])
 @pytest.mark.parametrize("score", VECTOR_SCORES)
 def test_over_all_documents_it_is_attention(
     collection: Collection, encoder: HashingEncoder, score: str, pooling: str

@@ -26,6 +26,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "boxcar": {"score": "boxcar", "width": 1.2},
     "additive": {"score": "additive", "temperature": 0.5},
     "uniform": {"pooling": "uniform"},
+    **{pooling: {"pooling": pooling} for pooling in ("exp", "relu", "sigmoid")},
+    "exp epanechnikov": {"score": "epanechnikov", "width": 1.2, "pooling": "exp"},
     "uniform boxcar": {"score": "boxcar", "width": 0.8, "pooling": "uniform"},
     "hard": {"pooling": "hard"},
     "hops": {"hops": 2, "hop_strength": 0.5},

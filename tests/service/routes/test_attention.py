@@ -26,7 +26,7 @@ def test_the_scores_offered_are_those_there_are() -> None:
     from dsearch.attention import SCORES as REGISTERED
 
     assert set(SCORES) == set(REGISTERED)
-    assert set(POOLINGS) == {"soft", "hard", "uniform"}
+    assert set(POOLINGS) == {"soft", "hard", "uniform", "exp", "relu", "sigmoid"}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,11 @@ def test_the_scores_offered_are_those_there_are() -> None:
         ("attend", {"queries": ["a"], "pooling": "max"}, "pooling='max'; use one of soft, hard, uniform"),
         ("attend", {"queries": ["a"], "width": 0.5}, "only gaussian, epanechnikov, boxcar have a width"),
         ("attend", {"queries": ["a"], "temperature": 0}, "temperature=0; use a number above 0"),
+        (
+            "predict",
+            {"queries": ["a"], "field": "x", "pooling": "relu"},
+            "pooling='relu': a prediction is a mean",
+        ),
         ("predict", {"queries": ["a"]}, "field"),
         ("predict", {"queries": ["a"], "field": "x", "evidence": -1}, "evidence=-1; use an integer from 0"),
     ],
