@@ -32,10 +32,14 @@ def id_text(id: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One retrievable text. `value` is an optional number or vector that attention can pool."""
+    """One retrievable text. `value` is an optional number or vector that attention can pool.
+
+    With an embedding of its own (`EmbeddedDocument`) it needs neither title nor text: vectors find it, words
+    never do.
+    """
 
     id: str
-    text: str
+    text: str = ""
     title: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     value: float | list[float] | None = None

@@ -88,7 +88,7 @@ class RecordFields:
         for wanted in (self.id, self.title, self.text, self.value, self.embedding):
             if wanted is not None and wanted not in names:
                 return f"no column {wanted!r}; the header has {names}"
-        if self.of(dict.fromkeys(names))[2] is None and not self.whole:
+        if self.of(dict.fromkeys(names))[2] is None and not self.whole and self.embedding is None:
             usual = ", ".join(TEXT_FIELDS)
             return f"no column {usual}; the header has {names}: name one with --text-column"
         return None
@@ -112,7 +112,8 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
 
     Raises:
         BadRecord: an id that is neither text nor a whole number, a title or text of another type, neither of
-            them, a value that is not finite numbers, or an embedding that is no list of them.
+            them without id and embedding, a value that is not finite numbers, or an embedding that is no
+            list of them.
     """
     id_field, title_field, text_field = fields.of(record)
     title = _text(record, title_field)
@@ -124,7 +125,11 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
     metadata = {name: value for name, value in record.items() if name not in used}
     if text_field is None and fields.whole:
         text = "\n".join(str(value) for value in metadata.values() if isinstance(value, str | int | float))
-    if not title.strip() and not text.strip():
+    embedding = None if fields.embedding is None else _embedding(record, fields.embedding)
+    identity = _id(record[id_field]) if id_field is not None else None
+    if not title.strip() and not text.strip() and (embedding is None or identity is None):
+        if embedding is not None:
+            raise BadRecord("neither id nor text: give the record an id, its embedding makes none")
         if text_field is None and title_field is None:
             raise BadRecord(
                 f"no text: expected one of the fields {', '.join(TEXT_FIELDS)}, found {_listed(record)}; "
@@ -132,7 +137,6 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
             )
         raise BadRecord("empty: neither title nor text says anything")
     value = None if value_field is None else _value(record[value_field])
-    embedding = None if fields.embedding is None else _embedding(record, fields.embedding)
     nested = metadata.get("metadata")
     if nested is None:
         metadata.pop("metadata", None)
@@ -141,7 +145,6 @@ def to_document(record: Mapping[str, Any], fields: RecordFields) -> Document:
         metadata |= nested
     for name in fields.types.keys() & metadata.keys():
         metadata[name] = typed(metadata[name], fields.types[name])
-    identity = _id(record[id_field]) if id_field is not None else None
     id = content_id(title, text) if identity is None else identity
     if embedding is None:
         return Document(id, text, title, metadata, value)

@@ -29,6 +29,7 @@ from dsearch.errors import (
     CorruptData,
     DocumentNotFound,
     Gone,
+    InvalidDocument,
     InvalidRequest,
     NotFound,
 )
@@ -54,8 +55,10 @@ from dsearch.store.sqlite.schema import DOCUMENTS, FILE_NAME, CollectionMeta, re
 from dsearch.store.sqlite.watermark import check_reading, read_watermark
 from dsearch.store.validate import (
     MAX_METADATA_DEPTH,
+    NO_TEXT,
     DocumentRow,
     embedding_bytes,
+    has_text,
     prepare,
     prepare_embeddings,
 )
@@ -474,6 +477,8 @@ def _upsert(
         rows.append(row)
         new.append((row, document))
         if vector is None:
+            if not has_text(document):
+                raise InvalidDocument(f"document {position} (id {document.id[:80]!r}) {NO_TEXT}")
             pending.append((row, len(document.content)))
         else:
             embedded.append((row, vector))

@@ -31,6 +31,11 @@ MAX_TEXT_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 1024 * 1024
 MAX_VALUE_NUMBERS = 65_536
 
+NO_TEXT = (
+    "has neither title nor text; give it at least one of them, or, in a collection that was created with a "
+    "dimension, an embedding"
+)
+
 _FLOAT32 = np.dtype("<f4")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
@@ -139,6 +144,14 @@ def prepare(documents: Sequence[Document]) -> list[DocumentRow]:
     return prepared
 
 
+def has_text(document: Document | DocumentRow) -> bool:
+    """Return True if there is something to encode; without it a document needs an embedding of its own."""
+    parts: tuple[Any, ...] = (document.title, document.text)
+    return any(
+        not isinstance(part, str) or part.strip() for part in parts
+    )  # what is no text is refused as such
+
+
 def refusal(document: Document) -> str | None:
     """Describe the problem of a document ("has …"); None for a valid one."""
     try:
@@ -203,8 +216,6 @@ def _prepare(document: Document) -> DocumentRow:
     text = _utf8(document.text, "text", MAX_TEXT_BYTES)
     if not id:
         raise RefusedValue("has an empty id; give every document an id of 1 to 512 bytes")
-    if not (document.text.strip() or document.title.strip()):
-        raise RefusedValue("has neither title nor text; give it at least one of them, or leave it out")
     metadata = canonical_metadata(document.metadata)
     value = None if document.value is None else canonical_json(_value(document.value))
     metadata_bytes = _utf8(metadata, "metadata", MAX_METADATA_BYTES)

@@ -25,7 +25,7 @@ def nested(depth: int) -> dict:
     [
         (Document("", "x"), "document 1 (id '') has an empty id"),
         (Document("é" * 257, "x"), "has 514 bytes of id; at most 512"),
-        (Document("a", " \n", title="\t"), "has neither title nor text"),
+        (Document("a", " \n", title="\t"), "document 1 (id 'a') has neither title nor text"),
         (
             Document("a", "x" * (2**20 + 1)),
             "document 1 (id 'a') has 1048577 bytes of text; at most 1048576",

@@ -19,6 +19,7 @@ from dsearch.attention_options import LONGEST_STATE
 from dsearch.engine.home import is_given, require_encoder
 from dsearch.errors import DimensionMismatch, DsearchError, InvalidDocument, InvalidRequest, amount
 from dsearch.store import Store
+from dsearch.store.validate import NO_TEXT, has_text
 from dsearch.types import Document, EmbeddedDocument
 
 Vectors: TypeAlias = (
@@ -61,7 +62,9 @@ def embedding_problems(store: Store, documents: Sequence[Document]) -> dict[int,
             "has an embedding, and this collection encodes texts; leave it out, or create a collection with "
             "the dimension of your embeddings"
         )
-        return {place: InvalidDocument(problem) for place, embedding in own.items() if embedding is not None}
+        refused = {place: InvalidDocument(problem) for place, given in own.items() if given is not None}
+        empty = [place for place, document in enumerate(documents) if not has_text(document)]
+        return dict(sorted({**{place: InvalidDocument(NO_TEXT) for place in empty}, **refused}.items()))
     problems: dict[int, DsearchError] = {}
     without = set(store.needs_encoding(documents))
     for place, embedding in own.items():
@@ -101,6 +104,8 @@ def checked_embeddings(
             f"the embedding of document {first} (id {documents[first].id[:80]!r}) {_problem_of(given[first])}"
         )
     if not is_given(store):
+        for place, problem in embedding_problems(store, documents).items():
+            raise type(problem)(f"document {place} (id {documents[place].id[:80]!r}) {problem}")
         _refuse_changed(store, documents, array)
     return OwnEmbeddings(array, list(range(len(documents))))
 

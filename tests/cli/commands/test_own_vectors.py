@@ -97,3 +97,34 @@ def test_a_hostile_embedding_costs_nothing(items: Terminal, tmp_path: Path) -> N
         assert "Traceback" not in err
     assert hits(items, "search", "--vector", json.dumps(vector(5)), "-k", "1") == ["i5"]
     assert json.loads(items("collections", "--json")[1])[0]["documents"] == 12
+
+
+def test_vectors_without_texts_are_indexed_and_found(dsearch: Terminal, tmp_path: Path) -> None:
+    lines = [{"id": f"i{number}", "vec": vector(number), "label": number % 3} for number in range(12)]
+    source = write(tmp_path / "bare.jsonl", lines)
+    code, out, err = dsearch("index", source, "-c", "items", "--embedding-column", "vec")
+    assert code == 0, err
+    assert "items: 12 documents" in out
+    assert hits(dsearch, "search", "--vector", json.dumps(vector(5)), "-k", "1") == ["i5"]
+    assert hits(dsearch, "search", "label", "--mode", "keyword") == []
+    code, out, err = dsearch("search", "--vector", json.dumps(vector(5)), "-c", "items", "-k", "2")
+    assert code == 0, err
+    assert "i5" in out
+    code, _, err = dsearch("migrate", "-c", "items", "--encoder", "other")
+    assert code != 0
+    assert "has no encoder: its embeddings are given" in err
+
+
+def test_a_table_of_vectors_needs_no_text_column(dsearch: Terminal, tmp_path: Path) -> None:
+    rows = "".join(f'i{number},"{json.dumps(vector(number))}"\n' for number in range(12))
+    (tmp_path / "bare.csv").write_text("id,vec\n" + rows)
+    code, _, err = dsearch("index", tmp_path / "bare.csv", "-c", "items", "--embedding-column", "vec")
+    assert code == 0, err
+    assert hits(dsearch, "search", "--vector", json.dumps(vector(5)), "-k", "1") == ["i5"]
+
+
+def test_a_vector_without_text_and_id_is_refused(dsearch: Terminal, tmp_path: Path) -> None:
+    source = write(tmp_path / "bad.jsonl", [{"vec": vector(1)}])
+    code, _, err = dsearch("index", source, "-c", "items", "--embedding-column", "vec")
+    assert code != 0
+    assert "give the record an id" in err

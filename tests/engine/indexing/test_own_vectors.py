@@ -87,7 +87,9 @@ def test_a_document_without_an_embedding_must_be_known(monkeypatch: pytest.Monke
     own = carried_embeddings(store("known", "new"), documents)
     assert (own.positions, own.vectors.tolist(), own.vectors.dtype) == ([2], [[0.0, 1.0]], np.float32)
     monkeypatch.setattr("dsearch.engine.indexing.own_vectors.is_given", lambda _: False)
-    assert list(embedding_problems(store(given=False), documents)) == [2]
+    refused = embedding_problems(store(given=False), documents)
+    assert list(refused) == [0, 1, 2]  # an encoder needs words
+    assert "this collection encodes texts" in str(refused[2])
 
 
 def test_embeddings_beside_documents_have_the_shape_and_length_of_the_collections(

@@ -82,6 +82,30 @@ class TestAnswers:
         assert answer.json()["code"] == "encoder_mismatch"
         assert "Search it with a vector" in answer.json()["detail"]
 
+    def test_a_document_without_text_is_found_by_its_vector_only(self, client: TestClient) -> None:
+        bare = {"id": "bare", "embedding": [0.0, 0.0, 1.0, 0.0], "label": 7}
+        assert put(client, json.dumps([bare]).encode()).json()["inserted"] == 1
+        found = client.post(f"{PATH}/search", json={"vector": bare["embedding"], "limit": 1})
+        assert ids(found) == ["bare"]
+        assert client.get(f"{PATH}/documents/bare").json()["text"] == ""
+        words = client.post(f"{PATH}/search", json={"query": "image", "mode": "keyword", "limit": 50})
+        assert "bare" not in ids(words)
+        patched = client.patch(f"{PATH}/documents/bare", json={"metadata": {"label": 8}})
+        assert patched.status_code == 200, patched.text
+        again = {**bare, "label": 9}
+        again.pop("embedding")
+        assert put(client, json.dumps([again]).encode()).json()["updated"] == 1  # its vector stays
+        asked = {"vectors": [bare["embedding"]], "field": "label", "pooling": "hard"}
+        predicted = client.post(f"{PATH}/predict", json=asked).json()["results"][0]
+        assert (predicted["evidence"][0]["id"], predicted["mean"]) == ("bare", 9)
+        two = [{"id": "bare"}, {"id": "more"}]
+        rows = np.array([bare["embedding"], vector(3)], np.float32)
+        stored = put(
+            client, save({"embeddings": rows}, {"documents": json.dumps(two)}), "application/x-safetensors"
+        )
+        assert stored.json()["inserted"] == 1
+        client.post(f"{PATH}/documents/delete", json={"ids": ["bare", "more"]})
+
 
 class TestRefusals:
     def test_another_dimension_and_an_encoder_are_named(self, client: TestClient) -> None:
