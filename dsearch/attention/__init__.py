@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dsearch.attention.arrays import entropy, masked_log_softmax, masked_softmax, temper
     from dsearch.attention.blockwise.blocks import ExactAttention, PartialAttention, merge
     from dsearch.attention.blockwise.exact import exact_attention, log_partition
-    from dsearch.attention.database import Answer, Database, similarity
+    from dsearch.attention.database import Answer, Database
     from dsearch.attention.excitation import GatedValues, SqueezeExcite
     from dsearch.attention.hard_attention import HardSample, SampledHardAttention, reinforce_loss, sample
     from dsearch.attention.multihead import MultiHeadAttention, causal_mask
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         score_named,
         unit,
     )
+    from dsearch.attention.string_kernels import string_kernel
 
 _NAMES = {
     "pooling": (
@@ -84,7 +85,8 @@ _NAMES = {
         "score_named",
         "unit",
     ),
-    "database": ("Answer", "Database", "similarity"),
+    "database": ("Answer", "Database"),
+    "string_kernels": ("string_kernel",),
     "retrieval.coverage": ("covered_mass",),
     "blockwise.blocks": ("ExactAttention", "PartialAttention", "merge"),
     "excitation": ("GatedValues", "SqueezeExcite"),
@@ -149,8 +151,8 @@ __all__ = [
     "sample",
     "scaled_dot_product",
     "score_named",
-    "similarity",
     "soft",
+    "string_kernel",
     "temper",
     "top_k",
     "top_k_attention",

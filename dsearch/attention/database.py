@@ -2,23 +2,25 @@
 
     D = {(k₁, v₁), …, (k_n, v_n)}        exact match: α(q, k) = 1 if q = k, else 0
 
-Keys are strings here, so the score is a comparison of strings; from there on it is the pooling of
-`pooling.py`. The code is the same for every size of D, and the answer to a query changes with D.
+Keys are strings here, so the score is a kernel of strings (`string_kernels.py`, by which a field of the
+documents of a collection is matched, too); from there on it is the hard pooling of `pooling.py`. The code is
+the same for every size of D, and the answer to a query changes with D. No match is no answer, never the least
+bad value: all weights are 0.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsearch.attention.pooling import hard, soft
+from dsearch.attention.pooling import hard
+from dsearch.attention.string_kernels import normal_form, string_kernel
 from dsearch.errors import InvalidRequest
 
 Value = TypeVar("Value")
@@ -39,13 +41,16 @@ class Database(Generic[Value]):
 
     Args:
         pairs: mapping of keys to values; read at every query, so changes show at once.
+        ignore_case: whether a match ignores upper and lower case.
     """
 
-    def __init__(self, pairs: Mapping[str, Value]):
-        self.pairs = pairs
+    def __init__(self, pairs: Mapping[str, Value], *, ignore_case: bool = False):
+        self.pairs, self.ignore_case = pairs, ignore_case
 
     def ask(self, query: str, match: Match = "exact") -> Answer[Value] | None:
-        """The best key's value, or None when no key has anything in common with the query.
+        """The best key's value, the first of equally good ones; None when no key answers.
+
+        No key answers an exact match without an equal key, and an approximate one without a common letter.
 
         Raises:
             InvalidRequest: an unknown kind of match.
@@ -58,23 +63,18 @@ class Database(Generic[Value]):
         return Answer(self.pairs[key], key, float(weights[best]))
 
     def weights(self, query: str, match: Match = "exact") -> Float[Tensor, " keys"]:
-        """One-hot attention over the keys in their order; all zero when none answers."""
-        if match == "exact":
-            return soft(_logits([1.0 if key == query else 0.0 for key in self.pairs]))
-        if match == "approximate":
-            return hard(_logits([similarity(query, key) for key in self.pairs]))
-        raise InvalidRequest(f"match={match!r}; use exact or approximate")
+        """One-hot attention over the keys in their order; all zero when none answers.
+
+        Raises:
+            InvalidRequest: an unknown kind of match.
+        """
+        if match not in _KERNELS:
+            raise InvalidRequest(f"match={match!r}; use exact or approximate")
+        keys = [normal_form(key, ignore_case=self.ignore_case) for key in self.pairs]
+        queries = [normal_form(query, ignore_case=self.ignore_case)]
+        with np.errstate(divide="ignore"):  # a similarity of 0 is no match at all
+            logits = np.log(string_kernel(_KERNELS[match], queries, keys))
+        return hard(torch.as_tensor(logits))[0]
 
 
-def similarity(query: str, key: str) -> float:
-    """2 · M / T with M the characters in matching blocks and T those of both strings, in [0, 1].
-
-    Gestalt pattern matching (Ratcliff & Metzener, 1988), as the standard library's `difflib` has it; letter
-    case is ignored. Equal strings are at 1, strings without a letter in common at 0.
-    """
-    return SequenceMatcher(None, query.casefold(), key.casefold(), autojunk=False).ratio()
-
-
-def _logits(kernel: list[float]) -> Tensor:
-    """Logarithms, as the poolings take them: a similarity of 0 is no match at all."""
-    return torch.tensor([math.log(alpha) if alpha > 0 else -math.inf for alpha in kernel])
+_KERNELS = {"exact": "exact_match", "approximate": "fuzzy"}

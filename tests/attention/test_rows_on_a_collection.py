@@ -21,7 +21,8 @@ from support.fakes import HashingEncoder
 from dsearch.attention import POOLINGS, SCORES, reinforce_loss, sample
 from dsearch.attention.retrieval.head import Head
 from dsearch.attention.retrieval.learned_score import new_score
-from dsearch.attention_options import KERNELS, POOLING_NAMES, SCORE_NAMES
+from dsearch.attention.string_kernels import STRING_KERNELS
+from dsearch.attention_options import FIELD_SCORES, KERNELS, POOLING_NAMES, SCORE_NAMES
 from dsearch.engine import Collection, GradientQuery, SearchEngine, SearchLayer, vjp
 from dsearch.engine.ranking import whole
 from dsearch.engine.search import attend
@@ -136,6 +137,7 @@ def test_the_declared_names_are_those_there_are() -> None:
     assert tuple(SCORES) == SCORE_NAMES
     assert tuple(POOLINGS) == POOLING_NAMES
     assert set(KERNELS) <= set(SCORE_NAMES)
+    assert set(FIELD_SCORES) == set(STRING_KERNELS)
 
 
 # ---- average pooling, kernels and softmax, over all documents

@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from dsearch.attention import Database, MultiHeadAttention, attend, causal_mask, exact_attention, similarity
+from dsearch.attention import (
+    Database,
+    MultiHeadAttention,
+    attend,
+    causal_mask,
+    exact_attention,
+    string_kernel,
+)
 from dsearch.errors import InvalidRequest
 
 PEOPLE = {
@@ -56,13 +63,19 @@ class TestDatabase:
         assert database.weights("key 4321").sum() == 1
 
     def test_similarity_by_hand(self):
-        assert similarity("Li", "Lipton") == pytest.approx(2 * 2 / 8)
-        assert similarity("Li", "li") == 1.0
-        assert similarity("Li", "Hu") == 0.0
+        assert string_kernel("fuzzy", ["Li"], ["Lipton", "Li", "li", "Hu"])[0].tolist() == pytest.approx(
+            [2 * 2 / 8, 1, 2 * 1 / 4, 0]
+        )
+        assert Database({"li": 1}).ask("LI") is None
+        assert Database({"li": 1}, ignore_case=True).ask("LI").value == 1
 
-    def test_long_keys_are_compared_in_full(self):
-        """`difflib` would by default ignore letters that are frequent in strings above 200."""
-        assert similarity("ab" * 200, "c" + "ab" * 200) > 0.99
+    def test_letters_with_an_accent_are_equal_however_they_are_written(self):
+        assert Database({"caf\u00e9": 1}).ask("cafe\u0301").value == 1
+
+    def test_no_match_weighs_nothing(self):
+        for match in ("exact", "approximate"):
+            assert Database({"abc": 1, "def": 2}).weights("xyz", match).tolist() == [0, 0]
+            assert Database({}).weights("xyz", match).shape == (0,)
 
     def test_other_matches_are_refused(self, unchecked):
         with pytest.raises(InvalidRequest, match=r"match='fuzzy'; use exact or approximate"):
