@@ -286,15 +286,33 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class TriesLeft:
+    """Chances that are left on the judged queries that the gate used last.
+
+    Attributes:
+        queries: number of these queries.
+        refusals: candidates that they have refused since the last that passed, as a mean over the queries.
+        left: share of the gate's α that all further candidates together may spend, from 1 down to 0; further
+            judged queries raise it.
+    """
+
+    queries: int
+    refusals: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class Models:
     """The versions of a collection; v0 is the untrained one.
 
     Attributes:
         live: version that answers.
+        tries: what is left of the judged queries for further candidates; null before the first verdict.
     """
 
     live: str
     models: list[Model]
+    tries: TriesLeft | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dsearch.engine.indexing.tuning import keys_report
 from dsearch.engine.maintenance.compact import folder_bytes
 from dsearch.engine.models.drafts import EXPIRY_S
 from dsearch.engine.models.files import UNTRAINED, live_problem, retired_part
+from dsearch.engine.models.ledger import tries_left
 from dsearch.engine.models.tensors import head_bytes, head_from_bytes, require_head_alone
 from dsearch.errors import Conflict, DocumentNotFound, InvalidCursor, InvalidRequest, amount
 from dsearch.operations import Call
@@ -149,7 +150,7 @@ def list_models(collection: Searchable) -> Models:
         Model(one.version, one.parent, one.version == live, one.record, retired_part(store, one))
         for one in [store.model(UNTRAINED), *store.models()]
     ]
-    return Models(live, models)
+    return Models(live, models, tries_left(store))
 
 
 OUTDATED_BY = "outdated_by"  # of a record: the version that became live between verdict and promotion

@@ -60,6 +60,7 @@ from dsearch.training.saving import (
     evidence_fields,
     judge_layer,
     judge_version,
+    judged_scores,
     save_model,
     scores_by,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "judge_regression",
     "judge_scores",
     "judge_version",
+    "judged_scores",
     "propensities_from_pages",
     "query_options",
     "register",

@@ -14,6 +14,7 @@ from dsearch.engine import UNTRAINED, Collection, calls
 from dsearch.engine.models.confidence import RECORDED
 from dsearch.engine.models.files import SCOPE as VALUES
 from dsearch.engine.models.files import undo_command
+from dsearch.engine.models.ledger import Account, note, without_queries
 from dsearch.errors import Command, Conflict
 from dsearch.store import MemoryRow
 from dsearch.training.candidate import Candidate, Recorded, RowsCandidate, StageCandidate
@@ -123,6 +124,7 @@ def register(
         accept: True to promote it even if it failed the gate.
     """
     live, tuned, gate = collection.live_model, candidate.tuned, candidate.record["gate"]
+    judged, candidate = candidate.record, replace(candidate, record=without_queries(candidate.record))
     if candidate.record.get("scope") == VALUES:
         parent = _present(collection, parent) or parent
         candidate = replace(
@@ -137,12 +139,14 @@ def register(
         candidate = replace(candidate, head=with_inserted(candidate.head, memory))
         tuned = None if tuned is None else replace(tuned, head=with_inserted(tuned.head, memory))
     version = _added(collection, candidate, parent, accepted=accept)
+    passed = candidate.passed or (tuned is not None and tuned.passed)
+    note(collection.store, judged, version, passed=passed)
     ready = _GoingLive(collection, parent, candidate.reason, live, candidate.record)
     if accept or (promote and candidate.passed):
         after = {} if accept else candidate.record
         return replace(ready, after=after).go_live(version, gate, "live" if candidate.passed else "accepted")
     if not promote or tuned is None or not tuned.passed:
-        return Registration(version, None, parent, candidate.reason, sentence_of(gate, "kept"))
+        return Registration(version, None, parent, candidate.reason, _sentence(gate, "kept"))
     better = _added(collection, tuned, parent, started=version)
     ready = replace(ready, reason=f"{candidate.reason}; the tuned search does: {tuned.reason}")
     outcome: Outcome = "recalling" if tuned.record.get("scope") == MEMORY_SCOPE else "tuned"
@@ -188,14 +192,15 @@ def register_verdict(
         Conflict: as `calls.require_unjudged`.
     """
     calls.require_unjudged(collection, version)
-    verdict = Recorded(record=dict(record))
+    verdict = Recorded(record=without_queries(record))
     reason, gate = verdict.reason, record["gate"]
     collection.add_to_record(
-        version, {**record, "verdict": reason, "accepted": accept, calls.OUTDATED_BY: None}
+        version, {**verdict.record, "verdict": reason, "accepted": accept, calls.OUTDATED_BY: None}
     )
+    note(collection.store, record, version)
     parent = collection.store.model(version).parent or UNTRAINED
     if not (accept or (promote and verdict.passed)):
-        return Registration(version, None, parent, reason, sentence_of(gate, "kept"))
+        return Registration(version, None, parent, reason, _sentence(gate, "kept"))
     ready = _GoingLive(collection, parent, reason, collection.live_model, {} if accept else record)
     return ready.go_live(version, gate, "live" if verdict.passed else "accepted")
 
@@ -232,11 +237,19 @@ class _GoingLive:
         trained, outdated = trained or version, _promoted(self.collection, version, self.after)
         if outdated is not None:
             by, why = outdated
-            sentence = sentence_of(gate, "outdated")
+            sentence = _sentence(gate, "outdated")
             return Registration(trained, None, self.parent, f"{self.reason}; {why}", sentence, version, by)
-        sentence = sentence_of(gate, outcome)
+        sentence = _sentence(gate, outcome)
         made = Registration(trained, version, self.parent, self.reason, sentence, version)
         return made.in_place_of(self.before, self.collection)
+
+
+def _sentence(gate: Mapping[str, Any], outcome: Outcome) -> str:
+    """The decision in one plain sentence, also where the report withholds its figures."""
+    if not gate.get("withheld"):
+        return sentence_of(gate, outcome)
+    live = "is live, as you asked" if outcome == "accepted" else "is not live"
+    return f"The new version {live}: {gate['reason']}."
 
 
 def _promoted(collection: Collection, version: str, record: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -339,7 +352,7 @@ def register_second_stage(
 
 
 TOLD_OF_TRAINING = ("examples", "epochs", "seconds", "gate", "headroom")  # of a record, in a task's result
-TOLD_WHERE_THERE = ("share", "keyword_factor", "kind", "values", "tuned", "outcomes")  # of the same
+TOLD_WHERE_THERE = ("ledger", "share", "keyword_factor", "kind", "values", "tuned", "outcomes")  # of the same
 TOLD_OF_TUNING = ("keyword_weight", "hop_strength", "k1", "b", "scores", "examples", "seconds", "gate")
 
 
@@ -387,6 +400,21 @@ class JobResult:
         record = {**self.result.record, "live_at_start": live}
         return replace(self, result=replace(self.result, record=record))
 
+    def entered(self, account: Account) -> JobResult:
+        """The same result with the account of its judged queries in every record."""
+        result, rows, stage = self.result, self.outcomes, self.second_stage
+        result = replace(result, record=account.entered(result.record))
+        if (tuned := result.tuned) is not None:
+            record = without_queries(account.entered(tuned.record))
+            more = {"tuned": record} if result.record.get("tuned") is not None else {}
+            result = replace(result, tuned=replace(tuned, record=record), record={**result.record, **more})
+        return replace(
+            self,
+            result=result,
+            outcomes=None if rows is None else replace(rows, record=account.entered(rows.record)),
+            second_stage=None if stage is None else replace(stage, record=account.entered(stage.record)),
+        )
+
     def register(self, collection: Collection, job: LearningJob) -> Registration:
         """Store the result as a version, and make it live if the gate passed.
 
@@ -401,13 +429,16 @@ class JobResult:
         """`register`, by the options of a job; the run's folder is left as it is."""
         registered = register(collection, self.result, parent=self.parent, promote=promote, accept=accept)
         rows, stage = self.outcomes, self.second_stage
+        for further in (rows if rows is not None and rows.passed else None, stage):
+            if further is not None:
+                note(collection.store, further.record, registered.version)
         if rows is not None and rows.passed and promote:
-            return register_outcomes(collection, rows.rows, rows.record, registered)
+            return register_outcomes(collection, rows.rows, without_queries(rows.record), registered)
         if stage is None or not stage.passed or not promote or self.result.head.second_stage is not None:
             return registered  # no second stage, or it is part of the version
-        return register_second_stage(collection, stage.stage, stage.record, registered)
+        return register_second_stage(collection, stage.stage, without_queries(stage.record), registered)
 
     def summary(self, registered: Registration) -> dict[str, Any]:
         """The result as JSON, as tasks show it."""
         stage = None if self.second_stage is None else self.second_stage.record
-        return summary(registered, self.result.record, self.left_out, stage)
+        return summary(registered, without_queries(self.result.record), self.left_out, stage)

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from dsearch.declared import options_of
 from dsearch.engine import UNTRAINED, Collection
+from dsearch.engine.models.ledger import Account
 from dsearch.engine.search.queries import tokens_of
 from dsearch.errors import InvalidRequest, amount
 from dsearch.jobs import LearningJob, TrainingJob, TuningJob
 from dsearch.store import MemoryRow
 from dsearch.training.confidence import made_queries, ranked_examples, with_calibration
 from dsearch.training.data.examples import Examples, examples_from_corpus, examples_from_judgements
-from dsearch.training.finetune.feedback import TrustedSlice, examples_from_feedback, finetune_from_feedback
+from dsearch.training.finetune.feedback import (
+    FromFeedback,
+    TrustedSlice,
+    examples_from_feedback,
+    finetune_from_feedback,
+)
 from dsearch.training.finetune.full import finetune_full
 from dsearch.training.finetune.head import TrainingResult, finetune
 from dsearch.training.finetune.outcomes import remember_outcomes, rows_of_feedback
@@ -130,14 +136,16 @@ def run_tuning(collection: Collection, job: TuningJob, observer: Observer | None
     job.check()
     live = collection.live_model
     examples = judged_examples(collection, job)
-    tuned = tune(examples, gate=_gate(job), seed=job.seed, observer=observer)
+    account = Account.of(collection.store, examples.texts)
+    gate = gate_of(job, account)
+    tuned = tune(examples, gate=gate, seed=job.seed, observer=observer)
     judged = ranked_examples(examples, tuned.head)
     tuned = replace(tuned, record=with_calibration(tuned.record, collection, tuned.head, judged))
     stage = None
     if not job.accept:
-        stage = strength_behind(collection, tuned, examples, gate=_gate(job), seed=job.seed)
+        stage = strength_behind(collection, tuned, examples, gate=gate, seed=job.seed)
     learned = JobResult(tuned, UNTRAINED, len(examples), examples.left_out, second_stage=stage)
-    return learned.in_place_of(live)
+    return learned.entered(account).in_place_of(live)
 
 
 def judged_examples(
@@ -152,8 +160,10 @@ def judged_examples(
     return replace(examples, left_out=dict(job.left_out)) if job.left_out else examples
 
 
-def _gate(job: LearningJob) -> Gate:
-    return Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+def gate_of(job: LearningJob, account: Account) -> Gate:
+    """The gate of a job, with the α that its judged queries have left."""
+    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+    return replace(gate, alpha=account.alpha(gate.alpha))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +183,12 @@ class _TrainingRun:
         """Train a head, and perhaps the query encoder, on judgements or on sentences of the documents."""
         job, collection = self.job, self.collection
         examples, options, judging = self._examples_of_head()
+        account = Account.of(collection.store, examples.texts)
+        gate = gate_of(job, account)
         trained = finetune(
             examples,
             options,
-            gate=_gate(job),
+            gate=gate,
             start=collection.head(self.parent),
             encoder=collection.encoder if options.scope == "query" else None,
             device=self.device,
@@ -186,11 +198,12 @@ class _TrainingRun:
         )
         if job.self_supervised and self.make_task is None and trained.encoder is None:
             judges = ServedQueries(judging, logged_queries(collection, job.seed))
-            trained = judges.judged(collection, trained, _gate(job), seed=job.seed, observer=self.observer)
+            trained = judges.judged(collection, trained, gate, seed=job.seed, observer=self.observer)
         if self.make_task is None:
             trained = self._calibrated(trained, examples)
-        stage = self._second_stage(trained, examples)
-        return JobResult(trained, self.parent, len(examples), examples.left_out, stage)
+        stage = self._second_stage(trained, examples, gate)
+        learned = JobResult(trained, self.parent, len(examples), examples.left_out, stage)
+        return learned.entered(account)
 
     def _examples_of_head(self) -> tuple[Examples, TrainingOptions, Examples | None]:
         """Examples and options; of the corpus alone also queries of documents held back, to judge by."""
@@ -211,7 +224,7 @@ class _TrainingRun:
             options, judging = make(**self._chosen()), None
         return examples, options, judging
 
-    def _second_stage(self, trained: TrainingResult, examples: Examples) -> TrainedStage | None:
+    def _second_stage(self, trained: TrainingResult, examples: Examples, gate: Gate) -> TrainedStage | None:
         """Train a second stage to follow what goes live, if the collection keeps tokens."""
         collection, job = self.collection, self.job
         base = trained.goes_live or ("start" if collection.live_model == self.parent else None)
@@ -226,7 +239,7 @@ class _TrainingRun:
         tokens = tokens_of(collection, examples.texts, examples.snapshot)
         seed, reranker = trained.record["options"]["seed"], reranker_of(job.reranker)
         return train_second_stage(
-            examples, tokens, trained.folds, base, gate=_gate(job), seed=seed, reranker=reranker
+            examples, tokens, trained.folds, base, gate=gate, seed=seed, reranker=reranker
         )
 
     def _calibrated(self, trained: TrainingResult, examples: Examples) -> TrainingResult:
@@ -266,7 +279,9 @@ class _TrainingRun:
         left_out: dict[str, int] = {}
         if trusted is not None and comparable and job.memory:
             rows, left_out = rows_of_feedback(collection, source.pages, source.propensities)
-        of_rows = of_head = _gate(job)
+        judging_texts = [] if trusted is None else _examples_of(trusted).texts
+        account = Account.of(collection.store, judging_texts)
+        of_rows = of_head = gate_of(job, account)
         if rows:  # one of two may go live: each is judged by itself, with its part of α
             of_rows, of_head = (replace(of_head, alpha=claim * of_head.alpha) for claim in CLAIMS)
         trained = finetune_from_feedback(
@@ -294,19 +309,21 @@ class _TrainingRun:
                 f"{amount(len(memory.rows), 'row')} of past queries: {memory.gate.verdict}, "
                 f"{memory.gate.reason}"
             )
-        return JobResult(
+        learned = JobResult(
             trained, self.parent, len(source.examples), source.examples.left_out, outcomes=memory
         )
+        return learned.entered(account)
 
     def full(self) -> JobResult:
         """Train the encoders of queries and documents."""
         examples = judged_examples(self.collection, self.job)
         options = FullOptions(**_only(FullOptions, self._chosen()))
+        account = Account.of(self.collection.store, examples.texts)
         trained = finetune_full(
             self.collection,
             examples,
             options,
-            gate=_gate(self.job),
+            gate=gate_of(self.job, account),
             start=self.collection.head(self.parent),
             processes=self.processes,
             observer=self.observer,
@@ -314,7 +331,8 @@ class _TrainingRun:
             second_stage=not self.job.accept,
         )
         stage = trained.second_stage
-        return JobResult(trained, self.parent, len(examples), examples.left_out, second_stage=stage)
+        learned = JobResult(trained, self.parent, len(examples), examples.left_out, second_stage=stage)
+        return learned.entered(account)
 
     def values(self, field: str) -> JobResult:
         """Learn the values of a field behind the live version."""
@@ -326,16 +344,18 @@ class _TrainingRun:
             )
         examples = value_examples(self.collection, field, self.parent)
         options = ValueOptions(**_only(ValueOptions, self._chosen()))
+        documents = examples.snapshot.rows(examples.positions).tolist()
+        account = Account.of(self.collection.store, (f"{field} of row {row}" for row in documents))
         trained = finetune_values(
             examples,
             options,
-            gate=_gate(self.job),
+            gate=gate_of(self.job, account),
             start=start,
             device=self.device,
             observer=self.observer,
             run=self._run(examples, options),
         )
-        return JobResult(trained, self.parent, len(examples), examples.left_out)
+        return JobResult(trained, self.parent, len(examples), examples.left_out).entered(account)
 
     def _chosen(self) -> dict[str, Any]:
         """The options that were chosen, by the names of `TrainingOptions` and `FullOptions`."""
@@ -375,6 +395,10 @@ class _TrainingRun:
         if first:
             self.observer.remark(f"metrics and checkpoints: {folder.path}")
         return folder
+
+
+def _examples_of(trusted: Examples | FromFeedback) -> Examples:
+    return trusted.examples if isinstance(trusted, FromFeedback) else trusted
 
 
 def _only(options: type, chosen: Mapping[str, Any]) -> dict[str, Any]:

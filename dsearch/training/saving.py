@@ -43,6 +43,7 @@ from dsearch.engine import (
 )
 from dsearch.engine.models.documents import encoded_state
 from dsearch.engine.models.files import UNTRAINED
+from dsearch.engine.models.ledger import Account
 from dsearch.errors import Cancelled, Conflict, CorruptData, DimensionMismatch, InvalidRequest
 from dsearch.jobs import ExampleScores, JudgedQueries, SavingJob
 from dsearch.training.candidate import JudgedCandidate
@@ -52,7 +53,7 @@ from dsearch.training.gate.gate import Gate, GateReport, judge, judge_scores, ov
 from dsearch.training.gate.held_out import HeldOut
 from dsearch.training.loop.loop import Observer
 from dsearch.training.registry import Registration, register, register_verdict
-from dsearch.training.run import judged_examples
+from dsearch.training.run import gate_of, judged_examples
 from dsearch.types import Progress
 
 Score = Callable[[Any], Sequence[float] | torch.Tensor]
@@ -293,7 +294,7 @@ def judge_layer(
     job.check()
     _require_whole(collection, parent, head, encoder)
     _require_fitting(head, collection.store.dimension)
-    gate, steps = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin), _Steps(observer or Observer())
+    steps = _Steps(observer or Observer())
     served = None if encoder is None else _encoder_with(collection.encoder, encoder)
     left_out: dict[str, int] = {}
     examples = None
@@ -301,16 +302,19 @@ def judge_layer(
     if job.judgements is not None:
         _require_comparable(collection, head, live)
         examples = judged_examples(collection, job)
+    account = _account(collection, job, None if examples is None else examples.texts)
     if job.encode_documents and documents is None:
         state = collection.snapshot_for(UNTRAINED) if examples is None else examples.snapshot
         documents = _encoded(collection, encoder, state, observer)
     if examples is not None:
-        report = _by_judgements(collection, live, head, served, examples, job, gate, steps, documents)
+        report = _by_judgements(
+            collection, live, head, served, examples, job, gate_of(job, account), steps, documents
+        )
         left_out = dict(examples.left_out)
     elif job.before is not None:
-        report = judge_scores(job)
+        report = judge_scores(job, gate_of(job, account))
     else:
-        report = judge(None, None, gate)
+        report = judge(None, None, gate_of(job, account))
     steps.reach(_STEPS)
     about = {
         "scope": SCOPE,
@@ -318,6 +322,7 @@ def judge_layer(
         "left_out": left_out,
         **verdict_of(report, None if report.p_value is None else live),
     }
+    about = account.entered(about)
     return JudgedCandidate(head=head, record=about, gate=report, encoder=encoder, documents=documents)
 
 
@@ -336,9 +341,30 @@ def judge_version(collection: Collection, version: str, job: SavingJob) -> Regis
     """
     calls.require_unjudged(collection, version)
     live = job.live or collection.live_model
-    report = judge_scores(job)
-    verdict = verdict_of(report, live)
+    verdict = judged_scores(collection, job, live)
     return register_verdict(collection, version, verdict, promote=job.promote, accept=job.accept)
+
+
+def judged_scores(collection: Collection, job: SavingJob, compared_with: str | None) -> dict[str, Any]:
+    """Judge scores of examples, as members of a version's record for `register_verdict`.
+
+    Args:
+        collection: collection of the versions; may be readonly.
+        job: `before` and `after`, and the options of the gate.
+        compared_with: version that `before` is of.
+
+    Raises:
+        InvalidRequest: as `judge_scores`.
+    """
+    account = _account(collection, job, None)
+    return account.entered(verdict_of(judge_scores(job, gate_of(job, account)), compared_with))
+
+
+def _account(collection: Collection, job: SavingJob, texts: Sequence[str] | None) -> Account:
+    """Account of the judged queries; of scores, whose queries are not known, one for each number of them."""
+    if texts is None:
+        texts = [] if job.before is None else [f"{len(job.before)} scores of {collection.name}"]
+    return Account.of(collection.store, texts)
 
 
 class _Steps:

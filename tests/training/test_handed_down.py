@@ -224,7 +224,8 @@ def saving(given: Given) -> None:
 
 def scores(given: Given) -> None:
     queries_to_judge(given.words, seed=SEED)
-    judge_scores(SavingJob(before=[0.5] * 12, after=[0.75] * 12, **OPTIONS))
+    job = SavingJob(before=[0.5] * 12, after=[0.75] * 12, **OPTIONS)
+    judge_scores(job, Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin))
     compare_values({"q0": 0.5, "q1": 0.25}, {"q0": 0.75, "q1": 0.25}, seed=SEED)
     judge_regression(Baseline("a", {"q": 1.0}), Baseline("b", {"q": 0.5}), tolerated=GATE.margin, seed=SEED)
     seen = np.arange(48) < 24

@@ -110,11 +110,11 @@ def test_queries_that_were_inserted_meanwhile_are_no_other_version(topics: Colle
 
 def gate_of(before: float, after: float) -> GateReport:
     from dsearch.jobs import SavingJob
-    from dsearch.training import judge_scores
+    from dsearch.training import Gate, judge_scores
 
     scores = [0.01 * i for i in range(20)]
     job = SavingJob(before=[before + one for one in scores], after=[after + 1.01 * one for one in scores])
-    return judge_scores(job)
+    return judge_scores(job, Gate())
 
 
 def test_a_tuned_search_beside_it_is_kept_too(topics: Collection) -> None:

@@ -152,7 +152,9 @@ class Learned:
 
     goes_live: str | None
     folds: list[Any]
-    record: dict[str, Any] = field(default_factory=lambda: {"options": {"seed": 0}})
+    record: dict[str, Any] = field(
+        default_factory=lambda: {"options": {"seed": 0}, "gate": judge(None, None, Gate()).to_dict()}
+    )
     encoder: Any = None
     tuned: Any = None
     held_out: Any = None
@@ -184,7 +186,7 @@ class Tuned:
     """As much of a tuned search as a calibration asks for."""
 
     head: Any
-    record: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=lambda: {"gate": judge(None, None, Gate()).to_dict()})
 
 
 @pytest.mark.parametrize("remembers", [True, False])
@@ -217,7 +219,7 @@ def test_a_head_of_feedback_goes_live_only_where_its_rows_do_not(
 
     shown = Impression("p", "question1", 0.0, ids=("d1", "d2"))
     pairs.feedback.record([shown], [Event("e", "p", "key", "", "click", "d1", 1, 0.0, 0.0)])
-    memory = SimpleNamespace(gate=gate(rows), rows=[], record={"rows": 0})
+    memory = RowsJudged(gate(rows), {"gate": gate(rows).to_dict()})
     monkeypatch.setattr(run, "finetune_from_feedback", lambda *_, **__: Judged(gate(head)))
     monkeypatch.setattr(run, "remember_outcomes", lambda *_, **__: memory)
     monkeypatch.setattr(run, "rows_of_feedback", lambda *_: (["a row"], {}))
@@ -230,11 +232,21 @@ def test_a_head_of_feedback_goes_live_only_where_its_rows_do_not(
 
 
 @dataclass
+class RowsJudged:
+    """As much of judged rows as feedback asks for."""
+
+    gate: GateReport
+    record: dict[str, Any]
+    rows: list[Any] = field(default_factory=list)
+
+
+@dataclass
 class Judged:
     """As much of a trained head as feedback asks for."""
 
     gate: GateReport
     record: dict[str, Any] = field(default_factory=dict)
+    tuned: None = None
 
     def judged(self, gate: GateReport, **more: Any) -> Judged:
         return Judged(gate, {**self.record, **more, "gate": gate.to_dict()})

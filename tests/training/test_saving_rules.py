@@ -75,7 +75,7 @@ def test_judgements_that_cannot_be_used_are_told(topics: Collection) -> None:
 def test_what_stands_beside_a_result_goes_live_if_anything_may(
     monkeypatch: pytest.MonkeyPatch, part: str, promote: bool
 ) -> None:
-    live_by_now: Any = SimpleNamespace(live_model="v1")
+    live_by_now: Any = SimpleNamespace(live_model="v1", store=None)
     called: list[str] = []
     first = Registration("v2", None, "v0", "kept")
 

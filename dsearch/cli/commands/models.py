@@ -42,6 +42,12 @@ def models(
         typer.echo(f"{'*' if model.live else ' '} {model.version:<4} {_described(model)}")
     if history:
         typer.echo(f"answered, the latest first: {', '.join([*history, 'v0'])}")
+    if (tries := listed.tries) is not None:
+        typer.echo(
+            f"judged queries: the {tries.queries:,} used last have refused {tries.refusals:.3g} candidates "
+            f"since the last that passed; {tries.left:.0%} of alpha is left, and judgements of other queries "
+            "refill it"
+        )
 
 
 @models_app.command()

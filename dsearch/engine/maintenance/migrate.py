@@ -292,6 +292,8 @@ def _copy_changes(source: Store, target: Store, since: int, most: int | None = N
 def _copy_remembered(source: Store, target: Store, encoder: TextEncoder) -> int:
     """Replace the remembered queries of the target by those of the source; return their number.
 
+    Verdicts of the gate that the target does not have are added.
+
     Queries that the target has are not encoded again. Grades of documents that are gone are dropped.
     """
     rows, states = source.judged(), {row.text: row.state for row in target.judged()}
@@ -307,6 +309,8 @@ def _copy_remembered(source: Store, target: Store, encoder: TextEncoder) -> int:
     if missing:
         states.update(zip(missing, encoder.encode_queries(missing), strict=True))
     target.add_judged([replace(row, state=states[row.text]) for row in queries])
+    for verdict in source.verdicts()[len(target.verdicts()) :]:  # judged queries stay those they are
+        target.add_verdict(verdict)
     return len(queries)
 
 

@@ -154,13 +154,15 @@ def _uploaded(request: Mapping[str, Any], folder: Path) -> Path:
     return place
 
 
-def judge_job(report: Report, request: dict[str, Any]) -> dict[str, Any]:
-    """Judge scores of examples; errors as those of `train_job`."""
+def judge_job(report: Report, open_engine: OpenEngine, name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Judge scores of examples; arguments and errors as those of `train_job`."""
     be_first_to_go()
     from dsearch.jobs import SavingJob
-    from dsearch.training import judge_scores, verdict_of
+    from dsearch.training import judged_scores
 
-    return verdict_of(judge_scores(job_from_request(SavingJob, request)), request.get("live"))
+    job = job_from_request(SavingJob, request)
+    with open_engine() as engine:
+        return judged_scores(engine.collection(name), job, request.get("live"))
 
 
 def job_from_request(job: type[AnyJob], request: Mapping[str, Any]) -> AnyJob:

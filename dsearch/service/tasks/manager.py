@@ -424,7 +424,7 @@ class TaskWork:
         from dsearch.training import register_verdict, summary
 
         request = job.request
-        verdict = self._spawned(job, judge_job, request)
+        verdict = self._spawned(job, judge_job, self._open_engine, job.collection, request)
         options = {"promote": request["promote"], "accept": request["accept"]}
         with self._catalogue.writing(job.collection) as collection:
             registered = register_verdict(collection, request["version"], verdict, **options)

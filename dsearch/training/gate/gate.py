@@ -457,7 +457,7 @@ def overlap_of_canaries(
     return float(np.mean(shares))
 
 
-def judge_scores(job: SavingJob) -> GateReport:
+def judge_scores(job: SavingJob, gate: Gate) -> GateReport:
     """The gate's report on scores by the live version and by another one.
 
     Raises:
@@ -466,7 +466,6 @@ def judge_scores(job: SavingJob) -> GateReport:
     job.check()
     if job.before is None or job.after is None:
         raise InvalidRequest("no scores to judge by; give before and after")
-    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
     before, after = Answers.of_scores(job.before), Answers.of_scores(job.after)
     return judge(before, after, gate, measure=job.measure, seed=job.seed)
 

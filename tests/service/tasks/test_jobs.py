@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,7 +100,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_verdict_names_the_version_that_it_compares_with(quiet: None, live: str | None) -> None:
     """Only in its place is the judged one promoted."""
     scores = {"before": [0.1, 0.2, 0.3], "after": [0.1, 0.2, 0.3]}
-    judged = jobs.judge_job(lambda _: None, {**scores, **({"live": live} if live else {})})
+    collection = SimpleNamespace(name="papers", store=SimpleNamespace(verdicts=list))
+    opened: Any = lambda: nullcontext(SimpleNamespace(collection=lambda _: collection))  # noqa: E731
+    request = {**scores, **({"live": live} if live else {})}
+    judged = jobs.judge_job(lambda _: None, opened, "papers", request)
     assert judged["compared_with"] == live
     assert judged["gate"]["verdict"] != "passed"
 

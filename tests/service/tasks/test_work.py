@@ -182,10 +182,13 @@ def test_each_option_of_a_request_reaches_the_verdict_and_the_evaluation(
 ) -> None:
     outside = MagicMock()
     monkeypatch.setattr(jobs, "be_first_to_go", lambda: None)
-    for name in ("judge_scores", "verdict_of", "run_evaluation"):
+    for name in ("judged_scores", "run_evaluation"):
         monkeypatch.setattr(dsearch.training, name, getattr(outside, name))
     for job, work in (
-        (SavingJob, lambda request: jobs.judge_job(lambda _: None, request)),
+        (
+            SavingJob,
+            lambda request: jobs.judge_job(lambda _: None, outside.opener, "given-name", request),
+        ),
         (
             EvaluationJob,
             lambda request: jobs.evaluate_job(lambda _: None, outside.opener, "given-name", request),
