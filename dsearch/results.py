@@ -170,7 +170,8 @@ class Attention:
         candidates: number of documents that share each query's attention; with over "all" more than are
             listed.
         covered_mass: share of the attention over all documents that they hold; an estimate above 20,000.
-        note: what to do where that is too little; or null.
+        note: what to know of the answer: queries without a document in reach, candidates that hold too little
+            of the attention; or null.
         draft: id of the draft head that answered; its parent is the stamp's model.
         positions: of each candidate in the state that answered, -1 behind the last, with include "positions".
         texts: title and text of each query's candidates, with include "texts".
@@ -259,7 +260,8 @@ class Predictions:
     """One prediction a query.
 
     Attributes:
-        note: what to do where the candidates hold too little of the attention; or null.
+        note: what to know of the answer: queries without a document in reach, candidates that hold too little
+            of the attention; or null.
     """
 
     stamp: Stamp

@@ -193,10 +193,10 @@ def joined(answers: Sequence[Attention]) -> Attention:
         arrays[name] = np.concatenate([_widened(part, axis, widest, padding) for part in parts])
     ids = [line for answer in answers for line in answer.ids]
     candidates = [count for answer in answers for count in answer.candidates or []]
-    note = next((answer.note for answer in answers if answer.note is not None), None)
+    notes = dict.fromkeys(answer.note for answer in answers if answer.note is not None)
     if answers[0].texts is not None:
         arrays["texts"] = [line for answer in answers for line in answer.texts or []]
-    return replace(answers[0], ids=ids, candidates=candidates, note=note, **arrays)
+    return replace(answers[0], ids=ids, candidates=candidates, note="; ".join(notes) or None, **arrays)
 
 
 def joined_gradients(answers: Sequence[Gradients]) -> Gradients:

@@ -350,7 +350,15 @@ def test_exact_match_gives_the_value_of_the_equal_key(doors: Doors, door: str) -
     for query, value in {"Lipton": {"label": "Zachary", "share": 1.0}, "Li": None, "lipton": None}.items():
         (result,) = doors.predict(door, [query], score="exact_match", **options)["results"]
         assert (result["labels"] or [None])[0] == value
-    (result,) = doors.attend(door, ["honey"], score="exact_match", match_field="title")["results"]
+    answer = doors.attend(door, ["honey", "Turing"], score="exact_match", match_field="title")
+    result, nothing = answer["results"]
+    assert (nothing["ids"], nothing["weights"], nothing["candidates"]) == ([], [], 0)
+    assert not any(nothing["context"])
+    assert "no document is in reach of 1 query" in answer["note"]
+    for over in ("candidates", "all"):
+        predicted = doors.predict(door, ["Turing"], score="exact_match", over=over, **options)
+        assert (predicted["results"][0]["kind"], predicted["results"][0]["candidates"]) == (None, 0)
+        assert "no document is in reach of 1 query" in predicted["note"]
     assert result["weights"] == pytest.approx([1 / (TITLES == "honey").sum()] * len(result["weights"]))
 
 

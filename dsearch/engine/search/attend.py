@@ -43,8 +43,8 @@ Values: TypeAlias = "Float[Tensor, 'positions value_dim'] | str | ValuesOfIds"
 class AttendResult:
     """Result of `attend`, with the candidates' ids in the same order; "" where there is none.
 
-    `note` says so if the candidates hold too little of the attention over all documents
-    (`output.covered_mass`).
+    `note` says so if a query has no document in reach, or if the candidates hold too little of the attention
+    over all documents (`output.covered_mass`).
     """
 
     output: SearchOutput
@@ -66,7 +66,21 @@ def attend(
         layer, stamp, states, texts = resolve_inputs(collection, queries, model, filter, options)
         output = layer(states, texts)
     ids = collection.ids_at(layer.snapshot, output.positions)
-    return AttendResult(output, ids, stamp, coverage_note(layer, output))
+    return AttendResult(output, ids, stamp, attention_note(layer, output))
+
+
+def attention_note(layer: SearchLayer, output: SearchOutput) -> str | None:
+    """Say what to know of an answer: queries without a match, and how little the candidates hold; or None."""
+    unmatched = None if output.documents is None else int((output.documents == 0).sum())
+    notes = (unmatched_note(unmatched or 0, "their weights and context are 0"), coverage_note(layer, output))
+    return "; ".join(note for note in notes if note is not None) or None
+
+
+def unmatched_note(queries: int, result: str) -> str | None:
+    """Say that some queries have no document in reach, and what their result is; None for 0 of them."""
+    if not queries:
+        return None
+    return f"no document is in reach of {amount(queries, 'query')} (candidates: 0): {result}"
 
 
 def coverage_note(layer: SearchLayer, output: SearchOutput) -> str | None:

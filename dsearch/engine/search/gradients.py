@@ -31,7 +31,7 @@ from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.output import SearchOutput
 from dsearch.engine.ranking.scores import ranks_by_inner_product
 from dsearch.engine.ranking.scoring import rows_at
-from dsearch.engine.search.attend import coverage_note, field_rows, require_field, texts_at, with_field
+from dsearch.engine.search.attend import attention_note, field_rows, require_field, texts_at, with_field
 from dsearch.engine.snapshot import NONE
 from dsearch.engine.state.state import State
 from dsearch.errors import AnswerTooLarge, DimensionMismatch, Gone, InvalidRequest, ModelNotFound, amount
@@ -148,7 +148,7 @@ def attention_parts(
         temperature,
         mixture,
         candidates=None if output.documents is None else output.documents.tolist(),
-        note=coverage_note(layer, output),
+        note=attention_note(layer, output),
         draft=query.draft,
         texts=texts_at(collection, layer.snapshot, output.positions) if "texts" in include else None,
         **numbers,

@@ -37,7 +37,14 @@ from dsearch.engine.models.files import READOUT
 from dsearch.engine.options import LayerOptions
 from dsearch.engine.ranking.layer import SearchLayer
 from dsearch.engine.ranking.whole import Whole
-from dsearch.engine.search.attend import Kind, Queries, coverage_note, kind_of_all, resolve_inputs
+from dsearch.engine.search.attend import (
+    Kind,
+    Queries,
+    coverage_note,
+    kind_of_all,
+    resolve_inputs,
+    unmatched_note,
+)
 from dsearch.engine.snapshot import NONE, Snapshot
 from dsearch.engine.state.caches import VALUE, fields_of
 from dsearch.engine.state.state import State
@@ -71,7 +78,7 @@ def predict(
         if layer.over == "all":
             pooled = _from_all(collection, layer, states, texts, field, evidence, learned)
             _refuse_misspelt(collection, field, pooled)
-            return Predictions(stamp, pooled)
+            return Predictions(stamp, pooled, _unmatched(pooled))
         output = layer(states, texts)
         values = _values(collection, layer, output.positions, field, learned)
         has = torch.tensor([[value is not None for value in line] for line in values], dtype=torch.bool)
@@ -89,7 +96,14 @@ def predict(
             replace(prediction, covered_mass=share)
             for prediction, share in zip(predictions, shares, strict=True)
         ]
-    return Predictions(stamp, predictions, coverage_note(layer, output))
+    notes = (_unmatched(predictions), coverage_note(layer, output))
+    return Predictions(stamp, predictions, "; ".join(note for note in notes if note is not None) or None)
+
+
+def _unmatched(predictions: Sequence[FieldPrediction]) -> str | None:
+    """Say that some predictions are none."""
+    queries = sum(prediction.candidates == 0 for prediction in predictions)
+    return unmatched_note(queries, "none with the field, so the prediction is null")
 
 
 def require_mean(options: LayerOptions) -> None:

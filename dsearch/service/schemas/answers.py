@@ -144,7 +144,8 @@ class AttendAnswer(Stamp):
         hops: rounds of search.
         temperature: divisor of the scores.
         mixture: the share of each head.
-        note: what to do where the candidates hold too little of the attention; or null.
+        note: what to know of the answer: queries without a document in reach, candidates that hold too little
+            of the attention; or null.
         draft: draft head that answered, made from the model; or null.
     """
 
@@ -203,7 +204,8 @@ class PredictAnswer(Stamp):
     """A prediction for each query.
 
     Attributes:
-        note: what to do where the candidates hold too little of the attention; or null.
+        note: what to know of the answer: queries without a document in reach, candidates that hold too little
+            of the attention; or null.
     """
 
     took_ms: float
