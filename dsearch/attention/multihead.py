@@ -1,6 +1,8 @@
 """Multi-head attention (Vaswani et al., 2017, arXiv:1706.03762, section 3.2.2), from one source or from two.
 
-    head_h = softmax( (Q W_Q,h)(K W_K,h)ᵀ / √head_dim ) V W_V,h          output = [head_1 … head_H] W_O
+    head_h = softmax( (Q W_Q,h)(K W_K,h)ᵀ / (t_h √head_dim) ) V W_V,h    output = [head_1 … head_H] W_O
+
+t_h is 1 unless a caller gives temperatures, one for all heads or one for each; so is the mask.
 
 Self-attention is queries, keys and values from one source; cross-attention takes queries from one and keys
 and values from another: a decoder looking at a sentence, a target item looking at a user's history.
@@ -62,6 +64,8 @@ class MultiHeadAttention(nn.Module):
         keys: Float[Tensor, "*batch keys key_dim"] | None = None,
         values: Float[Tensor, "*batch keys value_dim"] | None = None,
         mask: Bool[Tensor, ...] | None = None,
+        *,
+        temperature: float | Float[Tensor, ""] | Float[Tensor, " heads"] = 1.0,
     ) -> AttentionResult:
         """Attend; `keys` None is self-attention, `values` None takes the keys.
 
@@ -69,10 +73,15 @@ class MultiHeadAttention(nn.Module):
             queries: positions that attend.
             keys: positions attended to.
             values: values of those positions, pooled into the context.
-            mask: True where attention is allowed; broadcastable to `[*batch, heads, queries, keys]`.
+            mask: True where attention is allowed; broadcastable to `[*batch, heads, queries, keys]`, so
+                that `[heads, queries, keys]` is a mask for each head.
+            temperature: t_h above 0, a number for all heads or `[heads]`; a divisor beyond √head_dim.
 
         Returns:
             `context [*batch, queries, dim]` and `weights [*batch, heads, queries, keys]`.
+
+        Raises:
+            InvalidRequest: temperatures for another number of heads.
         """
         keys = queries if keys is None else keys
         values = keys if values is None else values
@@ -81,6 +90,7 @@ class MultiHeadAttention(nn.Module):
             self._split(self.key(keys)),
             self._split(self.value(values)),
             mask=mask,
+            temperature=self._temperatures(temperature),
         )
         return AttentionResult(self.out(context.transpose(-3, -2).flatten(-2)), weights)
 
@@ -119,6 +129,16 @@ class MultiHeadAttention(nn.Module):
                     linear.bias.copy_(offset)
                 copy.out.bias.copy_(module.out_proj.bias)
         return copy
+
+    def _temperatures(self, temperature: float | Tensor) -> float | Tensor:
+        """Temperatures that broadcast to `[..., heads, queries, keys]`."""
+        if not isinstance(temperature, Tensor) or not temperature.ndim:
+            return temperature
+        if temperature.shape != (self.heads,):
+            raise InvalidRequest(
+                f"temperature of shape {list(temperature.shape)}; use a number, or [{self.heads}], one a head"
+            )
+        return temperature[:, None, None]
 
     def _split(self, projected: Tensor) -> Tensor:
         """`[..., n, dim]` to `[..., heads, n, head_dim]`."""

@@ -175,6 +175,33 @@ class TestMultiHead:
         assert torch.equal(module(a).context, module(a, a, a).context)
         assert torch.equal(module(a, b).context, module(a, b, b).context)
 
+    @pytest.mark.parametrize("batch", [(), (2,)])
+    def test_each_head_has_a_temperature_and_a_mask_of_its_own(self, batch):
+        module, tokens = MultiHeadAttention(6, 2), torch.randn(*batch, 5, 6)
+        temperatures = torch.tensor([0.5, 3.0])
+        mask = torch.stack([causal_mask(5), ~torch.eye(5, dtype=torch.bool)])
+        context, weights = module(tokens, mask=mask, temperature=temperatures)
+        heads = []
+        for head, rows in enumerate((slice(0, 3), slice(3, 6))):
+            q, k, v = (part(tokens)[..., rows] for part in (module.query, module.key, module.value))
+            logits = q @ k.mT / 3**0.5 / temperatures[head]
+            expected = logits.masked_fill(~mask[head], -torch.inf).softmax(-1)
+            torch.testing.assert_close(weights[..., head, :, :], expected)
+            heads.append(expected @ v)
+        torch.testing.assert_close(context, module.out(torch.cat(heads, -1)))
+
+    def test_temperatures_of_heads_are_learned(self):
+        module, tokens = MultiHeadAttention(6, 2).double(), torch.randn(3, 6, dtype=torch.float64)
+        mask = torch.stack([causal_mask(3), torch.zeros(3, 3, dtype=torch.bool)])  # a head may see nothing
+        temperatures = torch.tensor([0.7, 1.3], dtype=torch.float64, requires_grad=True)
+        assert gradcheck(
+            lambda x, t: module(x, mask=mask, temperature=t).context, (tokens.requires_grad_(), temperatures)
+        )
+
+    def test_temperatures_of_other_heads_are_refused(self):
+        with pytest.raises(InvalidRequest, match=r"temperature of shape \[3\]; use a number, or \[2\]"):
+            MultiHeadAttention(6, 2)(torch.ones(3, 6), temperature=torch.ones(3))
+
     def test_heads_that_do_not_divide_are_explained(self):
         with pytest.raises(InvalidRequest, match=r"heads=5 does not divide dim=12; use one of 1, 2, 3, 4"):
             MultiHeadAttention(12, 5)
