@@ -63,6 +63,7 @@ class StreamCounts:
             for place, problem in problems.items():
                 self._refuse(numbers[place], problem, f"the document (id {documents[place].id[:80]!r}) ")
                 del self._lines[documents[place].id]
+            self.problems.sort(key=lambda problem: problem.line)
             documents = documents.without(problems)
             if not documents:
                 self.sequence = collection.store.sequence

@@ -114,6 +114,7 @@ def upsert(local: LocalEngine, call: operations.Upsert) -> results.WriteResult:
             del seen[good[place].id]
         if wrong and embeddings is not None:
             raise InvalidDocument(problems[-len(wrong)].detail)  # the first of this batch
+        problems.sort(key=lambda problem: problem.line)
         if good := good.without(wrong):
             receipt = opened.upsert(good)
             inserted, updated = inserted + receipt.inserted, updated + receipt.updated
