@@ -133,19 +133,20 @@ class GateOptions:
     accept: bool = option(False, "let the result answer, whatever held-out queries say")
     risk: str = option(
         BALANCED,
-        "gate: chances of error: cautious (p ≤ .025, 5 in 100 that seen or unseen documents lose more than "
-        "the margin), balanced (p ≤ .05, 10 in 100) or bold (p ≤ .2, 20 in 100)",
+        "gate: chances of error: cautious (5 in 100 that all queries, or those about seen or unseen "
+        "documents, lose more than the margin), balanced (10 in 100) or bold (20 in 100); where a gain must "
+        "be significant p ≤ .025, .05 or .2",
         choices=tuple(RISKS),
     )
     alpha: float | None = option(
         None,
-        "gate: largest p-value that counts as a gain, in place of the one of the risk",
+        "gate: the gain must be significant: largest p-value that counts as one",
         low=0,
         high=1,
         inside=True,
     )
     margin: float = option(
-        MARGIN, "gate: tolerated loss of nDCG@10 on seen or unseen documents", low=0, high=1
+        MARGIN, "gate: tolerated loss of average precision on seen or unseen documents", low=0, high=1
     )
 
 

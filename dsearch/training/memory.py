@@ -30,16 +30,17 @@ from dsearch.errors import Conflict
 from dsearch.results import MemoryResult
 from dsearch.store import MemoryRow
 from dsearch.training.data.examples import Examples, examples_from_judgements
+from dsearch.training.gate.decision import Belief
 from dsearch.training.gate.gate import Gate, GateReport, judge
 from dsearch.training.gate.held_out import Answers, drawn_parts
 from dsearch.training.memory_values import GRID, MemorySetting, MemoryValues, memory_of, values_of_memories
-from dsearch.training.tune import ChosenSetting, Setting, Trials, TunedSearch, head_of
+from dsearch.training.tune import Setting, Trials, TunedSearch, head_of
 from dsearch.types import query_name
 
 MEMORY_SCOPE = "memory"  # of its record
 _FOLDS = 10
 _FEWEST = 20  # queries: with fewer, a slice says too little to choose by
-_FIRMNESS = 0.1  # nDCG@10, summed over the queries, of a squared distance of 1 (guide decisions)
+_FIRMNESS = 0.1  # average precision, summed over the queries, of a squared distance of 1 (guide decisions)
 
 
 class ChosenMemory(NamedTuple):
@@ -97,29 +98,32 @@ class MemoryTrials:
     def crossed(self) -> tuple[ChosenMemory, Answers, Answers]:
         """The choice by all queries, the answers of the start, and each fold's by what the others choose."""
         trials = self.trials
-        every = np.zeros((2, len(trials.drawn)))
+        crossed = MemoryValues(*np.zeros((4, len(trials.drawn))))
         plain = np.zeros(len(trials.drawn))
         for part in _parts(trials):
             mine = np.flatnonzero(part)
             of_fold = self.choose(trials.drawn[mine].tolist())
-            every[:, mine] = self.values[of_fold].subset(mine)
-            plain[mine] = self.values[of_fold.setting, None].all[mine]
+            for whole, part_of_it in zip(crossed, self.values[of_fold].subset(mine), strict=True):
+                whole[mine] = part_of_it
+            plain[mine] = self.values[of_fold.setting, None].precision[mine]
         chosen = self.choose()
-        if every[0].mean() < plain.mean():  # what the folds choose is worse than none
+        if crossed.precision.mean() < plain.mean():  # what the folds choose is worse than none
             chosen = chosen._replace(memory=None)
         before = self.values[trials.start, None]
-        return chosen, self._answers(before), self._answers(MemoryValues(every[0], every[1]))
+        return chosen, self._answers(before), self._answers(crossed)
 
-    def judged(self, gate: Gate | None = None) -> tuple[ChosenMemory, GateReport]:
+    def judged(
+        self, gate: Gate | None = None, belief: Belief | None = None
+    ) -> tuple[ChosenMemory, GateReport]:
         """The choice by all queries, and the gate's report on what folds chose for one another."""
         chosen, before, after = self.crossed()
-        return chosen, judge(before, after, gate, queries=self.trials.drawn, seed=self.trials.seed)
+        return chosen, judge(before, after, gate, belief=belief, seed=self.trials.seed)
 
     def searched(self, chosen: ChosenMemory, gate: GateReport) -> TunedSearch:
         """The tuned search with its memory, as a candidate."""
         assert chosen.memory is not None
         trials = self.trials
-        tuned = trials.tuned(ChosenSetting(chosen.setting, trials.values[chosen.setting]), gate)
+        tuned = trials.tuned(trials.choose()._replace(setting=chosen.setting), gate)
         head = head_of(chosen.setting, trials.examples.states.shape[1])
         head.memory = memory_of(trials.examples, chosen.memory)
         values, start = self.values[chosen], self.values[trials.start, None]
@@ -140,21 +144,21 @@ class MemoryTrials:
     def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> tuple[MemorySetting, float]:
         """The memory that gains most, and its gain: on all documents and on hidden ones together."""
         plain = self.values[setting, None].subset(others)
-        unseen = ~np.isnan(plain.unseen)
+        unseen = ~np.isnan(plain.unseen_precision)
 
         def gain(memory: MemorySetting) -> float:
             values = self.values[setting, memory].subset(others)
-            whole = float((values.all - plain.all).mean())
+            whole = float((values.precision - plain.precision).mean())
             if unseen.sum() < _FEWEST:
                 return whole
-            return whole + float((values.unseen - plain.unseen)[unseen].mean())
+            return whole + float((values.unseen_precision - plain.unseen_precision)[unseen].mean())
 
         best = max(GRID, key=lambda memory: gain(memory) - _doubt(memory) / len(others))
         return best, gain(best)
 
     def _rise(self, setting: Setting, memory: MemorySetting, others: Int64[np.ndarray, " others"]) -> float:
         """The mean gain on all documents, less its standard error."""
-        values, plain = (self.values[setting, of].subset(others).all for of in (memory, None))
+        values, plain = (self.values[setting, of].subset(others).precision for of in (memory, None))
         rise = values - plain
         return float(rise.mean() - rise.std() / np.sqrt(len(rise)))
 
@@ -163,7 +167,7 @@ class MemoryTrials:
         return setting if (setting, None) in self.values else self.trials.choose().setting
 
     def _answers(self, values: MemoryValues) -> Answers:
-        return Answers(values.all, self.seen, values.unseen)
+        return Answers(values.all, self.seen, values.unseen, values.precision, values.unseen_precision)
 
 
 def _doubt(memory: MemorySetting) -> float:

@@ -1,4 +1,6 @@
-"""nDCG@10 of judged queries with every query memory of a grid, each answered without its own row.
+"""Values of judged queries with every query memory of a grid, each answered without its own row.
+
+Values are nDCG@10, which is reported, and average precision, by which memories are chosen and judged.
 
 Unseen documents are a matter of design, not of luck: every judged document is hidden in exactly one of five
 rounds, with all documents of the same embedding. A round's memory knows no grade of its hidden documents. The
@@ -31,11 +33,12 @@ from dsearch.attention.memory_rows import LENDING, LENDING_LEVEL, NEIGHBOURS
 from dsearch.attention.retrieval.memory import ALIKE, QueryMemory
 from dsearch.engine import Snapshot
 from dsearch.engine.ranking.memory import SnapshotMemory, nearest_judged
+from dsearch.evaluation.metrics import JudgedQuery, average_precision, ndcg
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
 from dsearch.training.gate.held_out import episodes_of
 from dsearch.training.ranking import Ranking
-from dsearch.training.relevant import DEPTH, Relevant, padded
+from dsearch.training.relevant import DEPTH, EVIDENCE_DEPTH, Relevant, padded
 from dsearch.training.tune import Setting, head_of
 
 _NEAREST = 64  # judged documents kept for each of a pool: some are hidden, or judged by one query alone
@@ -201,14 +204,19 @@ def memory_of(
 
 
 class MemoryValues(NamedTuple):
-    """nDCG@10 of each query on all documents and on hidden ones; the latter NaN if it has none."""
+    """Values of each query on all documents and on hidden ones; the latter NaN if it has none.
+
+    `all` and `unseen` are nDCG@10, the other two average precision.
+    """
 
     all: Float[np.ndarray, " queries"]
     unseen: Float[np.ndarray, " queries"]
+    precision: Float[np.ndarray, " queries"]
+    unseen_precision: Float[np.ndarray, " queries"]
 
     def subset(self, which: Int64[np.ndarray, " some"]) -> MemoryValues:
         """The values at these places."""
-        return MemoryValues(self.all[which], self.unseen[which])
+        return MemoryValues(*(values[which] for values in self))
 
 
 def values_of_memories(
@@ -225,11 +233,12 @@ def values_of_memories(
     """
     hidings = hidings_of(examples)
     every = [(setting, memory) for memory in (None, *GRID) for setting in settings]
-    values = {key: MemoryValues(*np.full((2, len(drawn)), np.nan)) for key in every}
+    values = {key: MemoryValues(*np.full((4, len(drawn)), np.nan)) for key in every}
     for places, others in _without_episodes(examples, drawn):
         part = examples.subset(drawn[places].tolist())
         for key, of_part in _values_of(others, part, settings, hidings):
-            values[key].all[places], values[key].unseen[places] = of_part
+            for whole, some in zip(values[key], of_part, strict=True):
+                whole[places] = some
     return values
 
 
@@ -264,10 +273,12 @@ def _values_of(
     for memory, rounds in _remembered(examples, pool, states, hidden):
         for setting, base in pool.scores.items():
             rows = [
-                of_round.ndcg(base if of is None else base + of)
+                of_round.values(base if of is None else base + of)
                 for of, of_round in zip(rounds, judged, strict=True)
             ]
-            yield (setting, memory), MemoryValues(rows[0], _mean_of_rounds(rows[1:]))
+            (ndcg, precision), hidden_ones = rows[0], [*zip(*rows[1:], strict=True)]
+            unseen = [_mean_of_rounds(of) for of in hidden_ones]
+            yield (setting, memory), MemoryValues(ndcg, unseen[0], precision, unseen[1])
 
 
 @torch.inference_mode()
@@ -380,29 +391,27 @@ class _Pool:
             outside = torch.as_tensor(~hidden[np.maximum(self.positions, 0)]) & (grades > 0)
             grades = grades.masked_fill(outside, 0.0)
             relevant = np.where(hidden[np.maximum(positions, 0)], relevant, 0.0)
-        ideal = -np.sort(-relevant, axis=1)[:, :DEPTH].astype(np.float64)
-        return _Judged(grades, outside, ideal @ _DISCOUNTS[: ideal.shape[1]])
-
-
-_DISCOUNTS = 1 / np.log2(np.arange(DEPTH) + 2)
+        return _Judged(grades, outside, -np.sort(-relevant, axis=1).astype(np.float64))
 
 
 class _Judged(NamedTuple):
-    """Grades of a pool, documents that are taken out of its ranking, and the best possible DCG@10."""
+    """Grades of a pool, documents that are taken out of its ranking, and all relevant grades, falling."""
 
     grades: Float[Tensor, "queries pool"]
     outside: Bool[Tensor, "queries pool"] | None
-    best: Float[np.ndarray, " queries"]
+    ideal: Float[np.ndarray, "queries longest"]
 
-    def ndcg(self, scores: Float[Tensor, "queries pool"]) -> Float[np.ndarray, " queries"]:
-        """nDCG@10 of each query; NaN where nothing is relevant."""
+    def values(
+        self, scores: Float[Tensor, "queries pool"]
+    ) -> tuple[Float[np.ndarray, " queries"], Float[np.ndarray, " queries"]]:
+        """nDCG@10 and average precision of each query; NaN where nothing is relevant."""
         if self.outside is not None:
             scores = scores.masked_fill(self.outside, -torch.inf)
-        top = scores.topk(min(DEPTH, scores.shape[1]), dim=1)
+        top = scores.topk(min(EVIDENCE_DEPTH, scores.shape[1]), dim=1)
         gains = self.grades.gather(1, top.indices).masked_fill(top.values == -torch.inf, 0.0)
+        judged = JudgedQuery(gains.double().numpy(), self.ideal)
         with np.errstate(invalid="ignore", divide="ignore"):
-            dcg = gains.double().numpy() @ _DISCOUNTS[: gains.shape[1]]
-            return np.where(self.best > 0, dcg / self.best, np.nan)
+            return ndcg(judged, DEPTH), average_precision(judged, EVIDENCE_DEPTH)
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ from dsearch.engine.ranking.ranker import HOP_CANDIDATES
 from dsearch.products import product
 from dsearch.training.data.examples import Examples
 from dsearch.training.losses.passages import FurtherPassages
-from dsearch.training.relevant import DEPTH
+from dsearch.training.relevant import DEPTH, EVIDENCE_DEPTH
 
 _QUERIES_AT_A_TIME = 32
 # Keyword scores of all queries over all documents are kept between heads up to this size.
@@ -102,7 +102,7 @@ class Ranking:
         states = self.examples.states if states is None else states
         if corpus is None:
             corpus, further = self._corpus, self._further
-        return self._tops(heads, hop_strengths, DEPTH, states, corpus, further, removed)
+        return self._tops(heads, hop_strengths, EVIDENCE_DEPTH, states, corpus, further, removed)
 
     def _tops(
         self,

@@ -1,4 +1,4 @@
-"""Relevant positions of many queries as matrices, and nDCG@10 of rankings of positions.
+"""Relevant positions of many queries as matrices, and nDCG@10 and average precision of rankings of positions.
 
 `dsearch.evaluation` measures runs of ids; here a ranking is one row of positions.
 """
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64
 
-from dsearch.evaluation.metrics import JudgedQuery, ndcg
+from dsearch.evaluation.metrics import JudgedQuery, average_precision, ndcg
 
 DEPTH = 10
+EVIDENCE_DEPTH = 100  # of average precision: deeper ranks add less than .001 to it
 
 
 class Relevant:
@@ -26,7 +27,7 @@ class Relevant:
         self._pairs = Pairs([positions for positions, _ in relevant])
         grades = [of for _, of in relevant]
         self._grades = np.concatenate([*grades, [0.0]]).astype(np.float64)[self._pairs.first]
-        self._ideal = -np.sort(-padded(relevant)[1], axis=1)[:, :DEPTH].astype(np.float64)
+        self._ideal = -np.sort(-padded(relevant)[1], axis=1).astype(np.float64)
 
     def gains(self, top: Int64[np.ndarray, "queries depth"]) -> Float[np.ndarray, "queries depth"]:
         """The grade at each rank, 0 where the document is not relevant."""
@@ -37,6 +38,11 @@ class Relevant:
         """nDCG@10 of each ranking; NaN where nothing is relevant."""
         with np.errstate(invalid="ignore"):
             return ndcg(JudgedQuery(self.gains(top[:, :DEPTH]), self._ideal), DEPTH)
+
+    def average_precision(self, top: Int64[np.ndarray, "queries depth"]) -> Float[np.ndarray, " queries"]:
+        """Average precision of each ranking down to `EVIDENCE_DEPTH`; NaN where nothing is relevant."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return average_precision(JudgedQuery(self.gains(top), self._ideal), EVIDENCE_DEPTH)
 
 
 def ndcg_at_10(

@@ -161,9 +161,10 @@ def judged_examples(
 
 
 def gate_of(job: LearningJob, account: Account) -> Gate:
-    """The gate of a job, with the α that its judged queries have left."""
+    """The gate of a job, with the α that its judged queries have left; later tries must be significant."""
     gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
-    return replace(gate, alpha=account.alpha(gate.alpha))
+    significant = gate.significant or account.tries.count > 0
+    return replace(gate, alpha=account.alpha(gate.alpha), significant=significant)
 
 
 @dataclass(frozen=True, slots=True)

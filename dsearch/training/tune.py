@@ -1,13 +1,19 @@
 """`tune`: fit the four scalars of a search without projections: keyword weight, k1, b, hop strength.
 
-A few dozen judged queries suffice. Every setting of a grid is scored by exact ranking. The scores of the
-chosen setting are cross-validated: each fold is scored with the choice of the other folds. The grid includes
-dense search alone (weight 0) and, but for ties, keyword search alone (the largest weight). If the
-cross-validated choice scores below the better of the two, that one is used.
+A few dozen judged queries suffice. Every setting of a grid is scored by exact ranking. The chosen one has the
+highest mean, less a price for its distance from the default search, which n queries outweigh as they can:
+
+    θ̂ = argmax_θ  Σ_q AP(q, θ) − λ |θ − θ₀|²
+
+θ: log₂ of the keyword weight, hop strength, log₂ of k1, and b, each in steps; θ₀: the default search; λ:
+`_FIRMNESS`. With few queries the best of a grid is mostly luck; so weights move as far as judgements say, and
+neither keywords nor embeddings are dropped on fewer than `_FEWEST_FOR_LEG` queries. The evidence is
+cross-validated: each query is answered by what all others choose.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +28,13 @@ from dsearch.engine.models.training_record import query_statistics
 from dsearch.errors import InvalidRequest, amount
 from dsearch.training.candidate import JudgedCandidate
 from dsearch.training.data.examples import Examples
+from dsearch.training.gate.decision import Belief, belief_of
 from dsearch.training.gate.gate import MEASURE, Gate, GateReport, judge
-from dsearch.training.gate.held_out import Answers, drawn_parts, is_clear
+from dsearch.training.gate.held_out import Answers
+from dsearch.training.gate.noise import probability_of_noise
 from dsearch.training.loop.loop import Observer
 from dsearch.training.ranking import Ranking
-from dsearch.training.relevant import Relevant
+from dsearch.training.relevant import EVIDENCE_DEPTH, Relevant
 from dsearch.types import Progress
 
 KEYWORDS_ALONE = 30.0  # similarities are within ±1: so large a weight leaves them the ties
@@ -40,7 +48,9 @@ MOST_QUERIES = 400
 _MOST_SCORES = 1 << 27  # queries times documents: beyond, fewer queries are drawn, so that seconds suffice
 _FEWEST_DRAWN = 50
 _HEADS_AT_ONCE = 4  # scored together; between them there is time to say how far it is
-_FOLDS = 10  # what nine tenths of the queries choose is nearly what all of them do
+_FIRMNESS = 0.05  # average precision, summed over the queries, of a squared distance of 1 (guide `decisions`)
+_LEAST_WEIGHT = 0.05  # that of search by embeddings only, as a distance
+_FEWEST_FOR_LEG = 300  # queries on which one of keywords and embeddings may be dropped
 
 
 class Setting(NamedTuple):
@@ -100,15 +110,15 @@ def tune(
     """
     trials = Trials.of(examples, start=start, seed=seed, observer=observer)
     choice = trials.choose()
-    return trials.tuned(choice, trials.judged(choice, gate))
+    noise = probability_of_noise(examples, head_of(start, examples.states.shape[1]), seed=seed)
+    return trials.tuned(choice, trials.judged(choice, gate, belief_of("tuned", len(examples), noise)))
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenSetting:
-    """A setting, and the values that those have which the other folds would choose."""
+class ChosenSetting(NamedTuple):
+    """A setting, and the answers to each query by the setting that the others choose."""
 
     setting: Setting
-    crossed: Float[np.ndarray, " queries"]
+    crossed: Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +129,16 @@ class Trials:
         examples: judged queries.
         drawn: places of the scored queries, ascending.
         values: nDCG@10 of each setting on those.
+        precisions: average precision, likewise.
         start: setting to keep if none is better.
-        seed: random seed of the draw and of the folds.
+        seed: random seed of the draw.
         seconds: duration.
     """
 
     examples: Examples
     drawn: Int64[np.ndarray, " drawn"]
     values: Values
+    precisions: Values
     start: Setting
     seed: int
     seconds: float
@@ -155,33 +167,43 @@ class Trials:
         order = np.random.default_rng(seed).permutation(len(examples))
         drawn = np.sort(order[: min(MOST_QUERIES, affordable)])
         values = _values(examples.subset(drawn.tolist()), start, observer or Observer())
-        return cls(examples, drawn, values, start, seed, time.monotonic() - started)
+        return cls(examples, drawn, *values, start, seed, time.monotonic() - started)
 
     def choose(self, without: Sequence[int] = ()) -> ChosenSetting:
         """The best setting by all queries but those `without`; the start where too few are left."""
-        left = ~np.isin(self.drawn, np.asarray(without, np.int64))
-        table = np.compress(left, np.stack(list(self.values.values())), axis=1)
-        values = dict(zip(self.values, table, strict=True))
-        queries = table.shape[1]
-        if queries < MIN_QUERIES:
-            return ChosenSetting(self.start, values[self.start])
-        crossed = np.zeros(queries)
-        for part in drawn_parts(queries, _FOLDS, self.seed, 1):
-            others = np.compress(~part, table, axis=1)
-            best = _best(dict(zip(values, others, strict=True)), others)
-            crossed[part] = values[best][part]
-        setting = _best(values, table)
-        legs = [DENSE, *(setting for setting in values if setting[:2] == KEYWORD[:2])]
-        leg = max(legs, key=lambda setting: values[setting].mean())
-        for other in (leg, self.start):
-            if crossed.mean() < values[other].mean():
-                setting, crossed = other, values[other]
-        return ChosenSetting(setting, crossed)
+        left = np.flatnonzero(~np.isin(self.drawn, np.asarray(without, np.int64)))
+        table = np.stack([row[left] for row in self.precisions.values()])
+        settings = [*self.precisions]
+        start = np.full(len(left), settings.index(self.start))
+        if len(left) < MIN_QUERIES:
+            return ChosenSetting(self.start, self._answers(start, left))
+        weighting = self.examples.snapshot.keyword
+        prices = _FIRMNESS * distances(
+            settings, (weighting.k1, weighting.b), legs=len(left) >= _FEWEST_FOR_LEG
+        )
+        sums = table.sum(axis=1) - prices
+        by_others = (sums[:, None] - table).argmax(axis=0)
+        crossed = self._answers(by_others, left)
+        if crossed.evidence.mean() < table[start[0]].mean():
+            return ChosenSetting(self.start, self._answers(start, left))
+        return ChosenSetting(settings[int(sums.argmax())], crossed)
 
-    def judged(self, choice: ChosenSetting, gate: Gate | None = None) -> GateReport:
-        """Gate report of a choice by all queries: the cross-validated values against those of the start."""
-        before, after = (Answers.of_scores(of) for of in (self.values[self.start], choice.crossed))
-        return judge(before, after, gate, queries=self.drawn, seed=self.seed)
+    def _answers(
+        self, chosen: Int64[np.ndarray, " queries"], queries: Int64[np.ndarray, " queries"]
+    ) -> Answers:
+        """Answers to some of the drawn queries by these settings; four scalars memorise no document."""
+        values, precisions = (
+            np.stack([*of.values()])[chosen, queries] for of in (self.values, self.precisions)
+        )
+        return Answers(values, np.zeros(len(queries), bool), values, precisions, precisions)
+
+    def judged(
+        self, choice: ChosenSetting, gate: Gate | None = None, belief: Belief | None = None
+    ) -> GateReport:
+        """Gate report of a choice by all queries: the cross-validated answers against those of the start."""
+        start = np.full(len(self.drawn), [*self.values].index(self.start))
+        before = self._answers(start, np.arange(len(self.drawn)))
+        return judge(before, choice.crossed, gate, belief=belief, seed=self.seed)
 
     def tuned(self, choice: ChosenSetting, gate: GateReport) -> TunedSearch:
         """Choice by all queries, with its gate report."""
@@ -190,7 +212,7 @@ class Trials:
             "dense": float(self.values[DENSE].mean()),
             "keyword": float(self.values[KEYWORD].mean()),
             "tuned": float(self.values[choice.setting].mean()),
-            "cross-validated": float(choice.crossed.mean()),
+            "cross-validated": float(choice.crossed.all.mean()),
         }
         record = {
             "scope": SCOPE,
@@ -240,10 +262,32 @@ def setting_from(record: Mapping[str, Any]) -> Setting:
     return Setting(record["keyword_weight"], record["hop_strength"], bm25)
 
 
-def _values(
-    examples: Examples, start: Setting, observer: Observer
-) -> dict[Setting, Float[np.ndarray, " queries"]]:
-    """nDCG@10 of every query with every setting that is tried."""
+def distances(
+    settings: Sequence[Setting], bm25: tuple[float, float], *, legs: bool
+) -> Float[np.ndarray, " settings"]:
+    """Squared distance of each setting from the default search, in steps.
+
+    Args:
+        settings: settings to measure.
+        bm25: k1 and b of the index.
+        legs: False: infinite for searches by keywords or by embeddings only.
+    """
+    squared: list[float] = []
+    for weight, hop, weighting in settings:
+        leg = weight in (0.0, KEYWORDS_ALONE)
+        k1, b = weighting or bm25
+        steps = (
+            math.log2(min(max(weight, _LEAST_WEIGHT), KEYWORDS_ALONE) / START_KEYWORD_WEIGHT),
+            hop / 0.5,
+            math.log2(max(k1, 0.1) / max(bm25[0], 0.1)),
+            (b - bm25[1]) / 0.35,
+        )
+        squared.append(math.inf if leg and not legs else sum(step**2 for step in steps))
+    return np.array(squared)
+
+
+def _values(examples: Examples, start: Setting, observer: Observer) -> tuple[Values, Values]:
+    """nDCG@10 and average precision of every query with every setting that is tried."""
     started = time.monotonic()
     ranking, relevant = Ranking(examples), Relevant(examples.relevant)
     weightings = dict.fromkeys([None, *WEIGHTINGS, start.bm25])
@@ -252,41 +296,20 @@ def _values(
     tried = {bm25: [weight for weight in weights if weight or bm25 is None] for bm25 in weightings}
     settings = sum(map(len, tried.values())) * len(strengths)
     values: dict[Setting, Float[np.ndarray, " queries"]] = {}
+    precisions: dict[Setting, Float[np.ndarray, " queries"]] = {}
     dim = examples.states.shape[1]
     for bm25, several in tried.items():
         for some in (several[at : at + _HEADS_AT_ONCE] for at in range(0, len(several), _HEADS_AT_ONCE)):
             heads = [head_of(Setting(weight, 0.0, bm25), dim).settle() for weight in some]
-            for weight, tops in zip(some, ranking.tops_of_alike(heads, strengths), strict=True):
+            ranked = ranking.tops_of_alike(heads, strengths, EVIDENCE_DEPTH)
+            for weight, tops in zip(some, ranked, strict=True):
                 for strength, top in zip(strengths, tops, strict=True):
-                    values[Setting(weight, strength, bm25)] = relevant.ndcg_at_10(top)
+                    setting = Setting(weight, strength, bm25)
+                    values[setting] = relevant.ndcg_at_10(top)
+                    precisions[setting] = relevant.average_precision(top)
             elapsed_s = time.monotonic() - started
             observer.progress(Progress("settings", len(values), settings, elapsed_s))
     if start not in values:  # dense search, with k1 and b that have no part in it
-        values[start] = values[start._replace(bm25=None)]
-    return values
-
-
-def _best(values: Values, table: Float[np.ndarray, "settings queries"]) -> Setting:
-    """The setting with the highest mean; hops, and other k1 and b, only where they add more than their error.
-
-    A hop costs a second search, and other k1 and b memory; and among many settings some look better by luck.
-
-    Args:
-        values: nDCG@10 of each setting.
-        table: the same, stacked.
-    """
-    means = dict(zip(values, table.mean(axis=1).tolist(), strict=True))
-    own = _best_of([setting for setting in values if setting.bm25 is None], values, means)
-    other = [setting for setting in values if setting.bm25 is not None]
-    if not other:
-        return own
-    best = _best_of(other, values, means)
-    return best if is_clear(values[best] - values[own]) else own
-
-
-def _best_of(settings: Sequence[Setting], values: Values, means: Mapping[Setting, float]) -> Setting:
-    best = max(settings, key=means.__getitem__)
-    if best.hop_strength == 0:
-        return best
-    plain = max((setting for setting in settings if setting.hop_strength == 0), key=means.__getitem__)
-    return best if is_clear(values[best] - values[plain]) else plain
+        for of in (values, precisions):
+            of[start] = of[start._replace(bm25=None)]
+    return values, precisions

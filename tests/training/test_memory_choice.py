@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsearch.training.gate.held_out import Answers
 from dsearch.training.memory import MemoryTrials
 from dsearch.training.memory_values import GRID, MemorySetting, MemoryValues
 from dsearch.training.tune import DEFAULT, ChosenSetting, Trials
@@ -20,8 +21,8 @@ def trials(
     gain: np.ndarray, *, unseen: np.ndarray = NONE_UNSEEN, of_all: bool = False, drawn: int = QUERIES
 ) -> MemoryTrials:
     """A grid of which `BEST`, or all, gains so much on each query; `unseen` is gained on hidden documents."""
-    plain = MemoryValues(np.full(QUERIES, 0.5), np.where(np.isnan(unseen), np.nan, 0.5))
-    better = MemoryValues(plain.all + gain, plain.unseen + unseen)
+    half = np.full(QUERIES, 0.5), np.where(np.isnan(unseen), np.nan, 0.5)
+    plain, better = MemoryValues(*half, *half), MemoryValues(*[half[0] + gain, half[1] + unseen] * 2)
     values: dict[Any, MemoryValues] = {(DEFAULT, None): plain}
     values |= {(DEFAULT, memory): better if of_all or memory == BEST else plain for memory in GRID}
     values = {of: one.subset(np.arange(drawn)) for of, one in values.items()}
@@ -29,7 +30,7 @@ def trials(
         "drawn": np.arange(drawn),
         "seed": 0,
         "start": DEFAULT,
-        "choose": lambda self, without=(): ChosenSetting(DEFAULT, np.zeros(drawn)),
+        "choose": lambda self, without=(): ChosenSetting(DEFAULT, Answers.of_scores(np.zeros(drawn))),
     }
     searches: Any = object.__new__(type("Written", (Trials,), written))
     return MemoryTrials(searches, values, np.zeros(drawn, bool))

@@ -49,22 +49,26 @@ def test_what_is_hidden_is_judged_by_itself(unchecked: None) -> None:
     pool = _Pool(np.array([[0, 1, 2, -1]]), {}, grades, relevant)
     whole, part = pool.judged(None), pool.judged(np.array([False, False, True]))
     assert whole.outside is None
-    assert np.isclose(whole.best[0], 2 + 1 / np.log2(3))  # the better one first
+    assert whole.ideal.tolist() == [[2.0, 1.0, 0.0]]  # the better one first
     assert part.outside is not None
     assert part.outside.tolist() == [[False, True, False, False]]
     assert part.grades.tolist() == [[0, 0, 2, 0]]
-    assert part.best.tolist() == [2.0]
+    assert part.ideal.tolist() == [[2.0, 0.0, 0.0]]
 
 
-def test_ndcg_by_hand(unchecked: None) -> None:
+def test_values_by_hand(unchecked: None) -> None:
     grades = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, 0.0]])
     scores = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
-    best = np.array([2 + 1 / np.log2(3), 0.0])
-    values = _Judged(grades, None, best).ndcg(scores)
-    assert np.isclose(values[0], (1 / np.log2(3) + 2 / 2) / best[0])
+    ideal = np.array([[2.0, 1.0], [0.0, 0.0]])
+    best = 2 + 1 / np.log2(3)
+    values, precisions = _Judged(grades, None, ideal).values(scores)
+    assert np.isclose(values[0], (1 / np.log2(3) + 2 / 2) / best)
+    assert np.isclose(precisions[0], (1 / 2 + 2 / 3) / 2)
     assert np.isnan(values[1])
+    assert np.isnan(precisions[1])
     outside = torch.tensor([[True, False, False], [False] * 3])
-    without = _Judged(grades, outside, best).ndcg(scores)
-    assert np.isclose(without[0], (1 + 2 / np.log2(3)) / best[0])
+    without, precisions = _Judged(grades, outside, ideal).values(scores)
+    assert np.isclose(without[0], (1 + 2 / np.log2(3)) / best)
+    assert precisions[0] == 1.0
     absent = scores.masked_fill(torch.tensor([[False, True, True], [False] * 3]), -torch.inf)
-    assert _Judged(grades, None, best).ndcg(absent)[0] == 0.0
+    assert [of[0] for of in _Judged(grades, None, ideal).values(absent)] == [0.0, 0.0]

@@ -143,7 +143,7 @@ def _withheld(gate: Mapping[str, Any]) -> dict[str, Any]:
         "it shows no gain that counts; figures are withheld, since choosing by them would wear these queries "
         "out: add judgements of other queries"
     )
-    unknown = dict.fromkeys(("p_value", "p_value_alone", "decision"))
+    unknown = dict.fromkeys(("p_value", "decision"))
     kept = {name: value for name, value in gate.items() if name not in ("wins", "losses")}
     slices = [
         {name: part[name] if name in ("name", "queries", "before") else None for name in part}

@@ -36,7 +36,7 @@ from dsearch.training.loop.loop import Observer
 from dsearch.training.loop.run_folder import RunFolder
 from dsearch.training.options import TrainingOptions, feedback_options
 from dsearch.training.ranking import Ranking
-from dsearch.training.relevant import DEPTH, ndcg_at_10, without
+from dsearch.training.relevant import DEPTH, EVIDENCE_DEPTH, Relevant, without
 from dsearch.types import query_name
 
 NO_TRUST = (
@@ -276,13 +276,13 @@ class TrustedSlice:
     def answers(self, heads: Sequence[Head]) -> list[Answers]:
         """Answers of heads, without what was never shown where only that was judged."""
         if self.displayed is None:
-            return [self._answers(self._top(head, DEPTH)) for head in heads]
+            return [self._answers(self._top(head, EVIDENCE_DEPTH)) for head in heads]
         condensed: list[Answers] = []
         for head in heads:
             top = self._top(head, _CONDENSED_FROM)
             pairs = zip(top, self.displayed, strict=True)
             top = without(top, np.stack([~np.isin(line, visible) for line, visible in pairs]))
-            condensed.append(self._answers(top[:, :DEPTH]))
+            condensed.append(self._answers(top))
         return condensed
 
     def bounded(self, report: GateReport, before: Head, after: Head) -> GateReport:
@@ -299,8 +299,10 @@ class TrustedSlice:
         return self.ranking.top(head, depth, hop_strength=head.hop_strength.item())
 
     def _answers(self, top: Int64[np.ndarray, "queries depth"]) -> Answers:
-        values = ndcg_at_10(top, self.examples.relevant)
-        return Answers(values, self.seen, np.where(self.seen, np.nan, values))
+        relevant = Relevant(self.examples.relevant)
+        values, precisions = relevant.ndcg_at_10(top), relevant.average_precision(top)
+        unseen = [np.where(self.seen, np.nan, of) for of in (values, precisions)]
+        return Answers(values, self.seen, unseen[0], precisions, unseen[1])
 
 
 def _of_keys(pages: Iterable[Page], only: Several[str] | None, without: Several[str]) -> Iterator[Page]:

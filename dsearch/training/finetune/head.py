@@ -29,7 +29,8 @@ from dsearch.training.candidate import JudgedCandidate
 from dsearch.training.confidence import ranked_examples
 from dsearch.training.data.examples import Examples
 from dsearch.training.finetune.second_stage import FoldHeads, OwnQueries, TrainedStage
-from dsearch.training.gate.gate import Gate, GateReport, judge, judge_candidates, overlap_of_canaries
+from dsearch.training.gate.decision import belief_of
+from dsearch.training.gate.gate import CLAIMS, Gate, GateReport, judge, overlap_of_canaries, preferred
 from dsearch.training.gate.held_out import (
     ENOUGH,
     Answers,
@@ -39,6 +40,7 @@ from dsearch.training.gate.held_out import (
     split_folds,
     without_fold,
 )
+from dsearch.training.gate.noise import probability_of_noise
 from dsearch.training.gate.selection import (
     KEYWORD_FACTORS,
     MEMORY_SHARES,
@@ -542,24 +544,39 @@ def _judged(
     overlap = None
     if student.encoder is None:  # canaries are stored embeddings: they say nothing of an encoder that changed
         overlap = overlap_of_canaries(examples.snapshot, start, student.head, seed=seed)
-    remembering, of_first = (None, None) if memories is None else memories.judged(gate)
-    if remembering is not None and remembering.memory is None:
-        remembering = None
-    if trials is None or choice is None or (choice.setting == trials.start and remembering is None):
-        return None, judge(crossed.now, crossed.after, gate, canary_overlap=overlap, seed=seed)
-    of_tuned, of_head = judge_candidates(
-        trials.judged(choice, gate) if remembering is None or of_first is None else of_first,
+    noise = None
+    if examples.source == "judgements" and student.encoder is None:  # other kinds must be significant
+        noise = probability_of_noise(examples, start, seed=seed)
+    of_tuned, of_head = _gates(gate or Gate(), noise is not None, two=trials is not None)
+    head = judge(
         crossed.now,
-        crossed.tuned,
         crossed.after,
-        gate,
+        of_head,
+        belief=None if noise is None else belief_of("head", len(examples), noise),
         canary_overlap=overlap,
-        queries=crossed.queries,
         seed=seed,
     )
-    if remembering is not None and memories is not None:
-        return memories.searched(remembering, of_tuned), of_head
-    return trials.tuned(choice, of_tuned), of_head
+    if trials is None or choice is None:
+        return None, head
+    if memories is not None:
+        belief = None if noise is None else belief_of("memory", len(examples), noise)
+        chosen, report = memories.judged(of_tuned, belief)
+        if chosen.memory is not None:
+            report, head = preferred(report, head, crossed.tuned, crossed.after)
+            return memories.searched(chosen, report), head
+    if choice.setting == trials.start:
+        return None, head
+    belief = None if noise is None else belief_of("tuned", len(examples), noise)
+    report, head = preferred(trials.judged(choice, of_tuned, belief), head, crossed.tuned, crossed.after)
+    return trials.tuned(choice, report), head
+
+
+def _gates(gate: Gate, believed: bool, *, two: bool) -> tuple[Gate, Gate]:
+    """The gates of a tuned search and of a head; of two that must be significant each has a part of α."""
+    if believed or not two:
+        return gate, gate
+    tuned, head = (replace(gate, alpha=claim * gate.alpha) for claim in CLAIMS)
+    return tuned, head
 
 
 def _trials(

@@ -41,7 +41,7 @@ from dsearch.training.candidate import RowsCandidate
 from dsearch.training.data.clicks import ACTIONS, ClickOptions, Propensities, Reaction, reactions_of
 from dsearch.training.finetune.feedback import TrustedSlice
 from dsearch.training.gate.gate import Gate, GateReport, judge
-from dsearch.training.gate.held_out import Answers, drawn_parts
+from dsearch.training.gate.held_out import Answers, drawn_parts, joined
 from dsearch.training.memory_values import MemorySetting
 from dsearch.types import query_name
 
@@ -226,12 +226,13 @@ def remember_rows(collection: Collection, rows: Sequence[MemoryRow], record: Map
 
 def _crossed(before: Answers, values: Sequence[Answers], seed: int) -> tuple[MemorySetting, Answers]:
     """The setting by all queries, and answers in which each fold has what the others choose."""
-    gains = np.stack([of.all - before.all for of in values])
-    answers = Answers(before.all.copy(), before.seen, before.unseen.copy())
+    gains = np.stack([of.evidence - before.evidence for of in values])
+    parts, queries = [before.subset(np.zeros(0, np.int64))], [np.zeros(0, np.int64)]
     for mine in drawn_parts(len(before), _FOLDS, seed, 3):
-        best = values[_best(gains[:, ~mine])]
-        answers.all[mine], answers.unseen[mine] = best.all[mine], best.unseen[mine]
-    return GRID[_best(gains)], answers
+        queries.append(np.flatnonzero(mine))
+        parts.append(values[_best(gains[:, ~mine])].subset(queries[-1]))
+    order = np.argsort(np.concatenate(queries))
+    return GRID[_best(gains)], joined(parts).subset(order)
 
 
 def _best(gains: Float[np.ndarray, "settings queries"]) -> int:

@@ -144,7 +144,7 @@ def train_second_stage(
         return None
     lists = CandidateLists.joined(of_folds)
     before, after = _crossed(lists, examples, seed, learned)
-    report = judge(before, after, gate, queries=lists.queries, seed=seed)
+    report = judge(before, after, gate, seed=seed)
     method = chosen_method(lists, examples, seed)
     stage = stage_with(fitted(lists, method), reranker if method.reranked else None)
     return _trained_stage(examples, lists, base, method, stage, report, seed, started)
@@ -293,7 +293,7 @@ def fit_strength(
     held_out = HeldOut(examples, examples.subset([]))
     crossed = np.stack([ranked[number][row] for row, number in enumerate(choice.left_out)])
     before, after = held_out.answers_to(ranked[0]), held_out.answers_to(crossed)
-    report = judge(before, after, gate, queries=lists.queries, seed=seed)
+    report = judge(before, after, gate, seed=seed)
     stage = stage_with(terms_of(choice.method))
     return _trained_stage(examples, lists, base, choice.method, stage, report, seed, started)
 

@@ -135,9 +135,9 @@ class ServedQueries:
             before, after = served.answers([head, trained.head])
             report = judge(before, after, gate, need_slices=False, seed=seed)
             whole = report.slices[0]
-            assert whole.difference is not None
+            assert whole.evidence is not None
             assert whole.deviation is not None
-            change = posterior(whole.difference.mean, whole.deviation, whole.queries, SLICE_PRIOR)
+            change = posterior(whole.evidence.mean, whole.deviation, whole.queries, SLICE_PRIOR)
             harm = change.below(-gate.margin)
             sentence = (
                 f"{len(examples)} {kind}, with keywords: {report.measure} "

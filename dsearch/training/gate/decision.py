@@ -1,32 +1,33 @@
-"""Statistics behind the gate: p-values of one or several candidates, probabilities of gain and harm, power.
+"""Statistics behind the gate: what a candidate may be expected to gain, p-values, probabilities of harm.
 
-One candidate: random sign flips (Fisher 1935; Smucker, Allan and Carterette, CIKM 2007). Several candidates:
-the step-down min-p test of Westfall and Young (1993; Romano and Wolf, JASA 100:94, 2005) with sign flips that
-all candidates share, so highly correlated candidates pay almost nothing for being several.
+The evidence is the change of average precision of each held-out query (of another measure where that is
+given). A candidate of a kind that was measured on other collections is decided by a model average:
 
-The probability that a mean change is below a bound uses a normal prior (Efron and Morris 1975):
+    noise     the judgements mean nothing; prior probability as gate/noise.py found it; the mean change is 0
+    effect    the mean change μ is drawn from the prior of the kind of candidate, N(m, τ²)
 
     s² = (ν₀ s₀² + Σ (dᵢ − d̄)²) / (ν₀ + n − 1)         deviation of a query's change, n queries
     1/v = n/s² + 1/τ²                                   precision of the true mean change μ
-    μ | d ~ N(v (n d̄/s² + m/τ²), v)                     m, τ: mean and deviation of the prior
+    μ | d ~ N(v (n d̄/s² + m/τ²), v)                     Efron and Morris 1975
+    odds of noise · N(d̄; 0, s²/n) / N(d̄; m, s²/n + τ²)
 
-The constants are those of nDCG@10, measured on four collections (guide `decisions`); other measures have a
-flat prior and the plain deviation.
+Any other candidate, and one that follows earlier tries on the same queries, must be significant: random sign
+flips (Fisher 1935; Smucker, Allan and Carterette, CIKM 2007). The constants are those of average precision,
+measured on five collections (guide `decisions`); other measures have a flat prior and the plain deviation.
 
 `sentence_of` says the decision in one plain sentence, from the report as it is recorded.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 
 from dsearch.errors import amount
 from dsearch.training.gate.held_out import FEW_QUERIES
@@ -62,10 +63,65 @@ FLAT = Normal(0.0, math.inf)
 WHOLE_PRIOR = Normal(0.012, 0.025)  # true changes of the mean over all held-out queries
 SLICE_PRIOR = Normal(0.005, 0.014)  # those over seen or unseen documents
 
+Kind = Literal["tuned", "memory", "head"]
+
+
+class Belief(NamedTuple):
+    """What is believed of a candidate before its held-out queries are looked at.
+
+    `whole` and `part` are the priors of its mean change over all queries and over a slice, if the judgements
+    mean something; `noise` is the probability that they do not.
+    """
+
+    whole: Normal
+    part: Normal
+    noise: float
+
+
+class _Expected(NamedTuple):
+    """Means and deviations of the true changes by a kind of candidate; those of all queries at 25 judged."""
+
+    mean: float
+    deviation: float
+    part: Normal
+
+
+_FEW, _WIDEST = 25, 0.04
+_EXPECTED: dict[Kind, _Expected] = {
+    "tuned": _Expected(0.012, 0.010, Normal(0.011, 0.010)),
+    "memory": _Expected(0.020, 0.025, Normal(-0.004, 0.015)),
+    "head": _Expected(0.020, 0.020, Normal(0.006, 0.011)),
+}
+
+
+def belief_of(kind: Kind, judged: int, noise: float) -> Belief:
+    """The belief about a candidate.
+
+    Gains differ more between collections the more queries were judged: τ grows with their square root.
+
+    Args:
+        kind: what it is.
+        judged: number of judged queries that it learned from.
+        noise: probability that the judgements mean nothing (gate/noise.py).
+    """
+    expected = _EXPECTED[kind]
+    deviation = min(_WIDEST, expected.deviation * math.sqrt(max(1.0, judged / _FEW)))
+    return Belief(Normal(expected.mean, deviation), expected.part, noise)
+
+
+def noise_after(prior: Normal, noise: float, mean: float, deviation: float, queries: int) -> float:
+    """The probability of noise after this many queries with this mean and deviation of their changes."""
+    variance = max(deviation**2 / queries, 1e-12)
+    effect = variance + prior.deviation**2
+    log_odds = math.log(max(noise, 1e-12) / max(1 - noise, 1e-12)) + 0.5 * (
+        math.log(effect / variance) + (mean - prior.mean) ** 2 / effect - mean**2 / variance
+    )
+    return float(1 / (1 + math.exp(-max(-700.0, min(700.0, log_odds)))))
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Estimate of a candidate's gain, in the units of the measure.
+    """Estimate of a candidate's gain, in the units of the evidence.
 
     Attributes:
         expected: expected gain over the live model.
@@ -107,7 +163,6 @@ def odds(probability: float) -> str:
 def sign_flip_p_value(
     differences: Float[np.ndarray, " queries"],
     *,
-    queries: Int64[np.ndarray, " queries"] | None = None,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> float:
@@ -117,102 +172,25 @@ def sign_flip_p_value(
 
     Args:
         differences: change of each query.
-        queries: indices of the queries, which decide about their signs; their places when None.
         samples: number of sign patterns.
         seed: random seed.
     """
     if not differences.any():
         return 1.0
-    flipped = _flipped(differences[:, None], queries, samples, seed)[:, 0]
+    flipped = _flipped(differences, samples, seed)
     # Float sums in another order differ in their last bits; equal patterns must count as equal.
     as_high = flipped >= differences.sum() - 1e-5
     return float((as_high.sum() + 1) / (samples + 1))
 
 
-def step_down_p_values(
-    differences: Float[np.ndarray, "candidates queries"],
-    p_values: Sequence[float],
-    *,
-    queries: Int64[np.ndarray, " queries"] | None = None,
-    weights: Sequence[float] | None = None,
-    samples: int = SAMPLES,
-    seed: int = 0,
-) -> list[float]:
-    """p-values of candidates that are tested together, adjusted for their number.
-
-    Under the null hypothesis the differences of a query change sign together. The adjusted p-value of a
-    candidate is the share of sign patterns under which any candidate that is not yet rejected has a p-value,
-    divided by its weight, as low as the observed one. It is never below the given p-value, and equal to it
-    for candidates that are the same.
-
-    Args:
-        differences: one row for each candidate; NaN where a candidate was not judged on a query. Only the
-            joint distribution under flips is taken from them.
-        p_values: p-value of each candidate by itself, by `sign_flip_p_value` with the same seed or higher.
-        queries: indices of the queries; their places when None.
-        weights: shares of α that the candidates have first claim on; equal when None.
-        samples: number of sign patterns.
-        seed: random seed.
-    """
-    shares = np.ones(len(p_values)) if weights is None else np.asarray(weights, float)
-    scale = np.maximum(np.sqrt(np.nansum(differences**2, axis=1)), 1e-12)
-    sizes = np.nan_to_num(differences / scale[:, None])
-    flipped = np.round(_flipped(sizes.T, queries, samples, seed), 4)  # equal patterns, equal values
-    ranked = np.sort(flipped, axis=0)
-    lower = [np.searchsorted(*columns) for columns in zip(ranked.T, flipped.T, strict=True)]
-    # p-value of each candidate under each sign pattern: the share of patterns with a sum at least as high.
-    null = (samples - np.stack(lower, axis=1)) / samples / shares
-    observed = np.asarray(p_values, float) / shares
-    adjusted, largest, left = np.array(p_values, float), 0.0, list(range(len(shares)))
-    for candidate in np.argsort(observed, kind="stable"):  # step down from the most significant one
-        as_low = (null[:, left].min(axis=1) <= observed[candidate] + 1e-12).mean()
-        largest = max(largest, float(as_low), adjusted[candidate])  # never below that of the step before
-        adjusted[candidate] = largest
-        left.remove(int(candidate))
-    return [min(1.0, float(p_value)) for p_value in adjusted]
-
-
-def _flipped(
-    values: Float[np.ndarray, "queries columns"],
-    queries: Int64[np.ndarray, " queries"] | None,
-    samples: int,
-    seed: int,
-) -> Float[np.ndarray, "samples columns"]:
-    """Sums of the values under random signs; a query has the same ones in every column and call."""
-    changed = np.flatnonzero(values.any(axis=1))
-    indices = changed if queries is None else queries[changed]
-    single, sums = values[changed].astype(np.float32), np.zeros((samples, values.shape[1]))
+def _flipped(values: Float[np.ndarray, " queries"], samples: int, seed: int) -> Float[np.ndarray, " samples"]:
+    """Sums of the values under random signs."""
+    changed, generator, sums = values[values != 0], np.random.default_rng(seed), np.zeros(samples)
     for start in range(0, len(changed), QUERIES_AT_ONCE):
-        bits = [_bits(seed, int(of), -(-samples // 8)) for of in indices[start : start + QUERIES_AT_ONCE]]
-        packed = np.frombuffer(b"".join(bits), np.uint8).reshape(len(bits), -1)
-        signs = np.unpackbits(packed, axis=1, count=samples).astype(np.float32)
-        signs *= 2
-        signs -= 1
-        sums += signs.T @ single[start : start + QUERIES_AT_ONCE]
+        some = changed[start : start + QUERIES_AT_ONCE].astype(np.float32)
+        signs = generator.integers(0, 2, (samples, len(some)), dtype=np.int8) * 2 - 1
+        sums += signs.astype(np.float32) @ some
     return sums
-
-
-@functools.lru_cache(1 << 12)  # 5 MiB; slices and candidates of a gate are judged on the same queries
-def _bits(seed: int, query: int, count: int) -> bytes:
-    return np.random.default_rng([seed, query]).bytes(count)
-
-
-def on_common_queries(
-    parts: Sequence[tuple[Float[np.ndarray, " _"], Int64[np.ndarray, " _"]]],
-) -> tuple[Float[np.ndarray, "candidates queries"], Int64[np.ndarray, " queries"]]:
-    """Differences of candidates that were judged on different queries, by query; NaN where one was not.
-
-    Args:
-        parts: for each candidate its differences, and the index of each query.
-
-    Returns:
-        A row for each candidate, and the index of each column.
-    """
-    every = np.unique(np.concatenate([queries for _, queries in parts]))
-    rows = np.full((len(parts), len(every)), np.nan)
-    for row, (differences, queries) in zip(rows, parts, strict=True):
-        row[np.searchsorted(every, queries)] = differences
-    return rows, every
 
 
 def posterior(mean: float, deviation: float, queries: int, prior: Normal) -> Normal:

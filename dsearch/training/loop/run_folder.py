@@ -41,7 +41,7 @@ from dsearch.training.loop.loop import Checkpoint, Epoch, Student, TrainingDiver
 
 FORMAT = 2
 _LIVE = "live_at_start"
-_PARTS, _ALONE = ("all", "seen", "unseen"), "answers"
+_PARTS, _EVIDENCE, _ALONE = ("all", "seen", "unseen"), ("precision", "unseen_precision"), "answers"
 _RUN, _METRICS, _CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
 
 Key = TypeVar("Key")
@@ -246,7 +246,10 @@ class Stage:
         try:
             arrays = load_file(path)
             return {
-                label: Answers(*(arrays[f"{label}/{part}"] for part in _PARTS))
+                label: Answers(
+                    *(arrays[f"{label}/{part}"] for part in _PARTS),
+                    *(arrays.get(f"{label}/{part}") for part in _EVIDENCE),
+                )
                 for label in {key.rpartition("/")[0] for key in arrays}
             }
         except (SafetensorError, OSError, KeyError, ValueError) as error:
@@ -259,9 +262,10 @@ class Stage:
     def keep_answers_in(self, name: str, answers: Mapping[str, Answers]) -> None:
         """Keep several together, by labels without a slash."""
         arrays = {
-            f"{label}/{part}": np.ascontiguousarray(getattr(answer, part))
+            f"{label}/{part}": np.ascontiguousarray(values)
             for label, answer in answers.items()
-            for part in _PARTS
+            for part in (*_PARTS, *_EVIDENCE)
+            if (values := getattr(answer, part)) is not None
         }
         replace_file(self.folder / f"{name}.safetensors", save_arrays(arrays))
 

@@ -322,7 +322,6 @@ def test_folds_are_held_out_until_it_is_enough(
     one = trained(3)
     assert observer.stages == ["validate", "train"]
     assert one.gate.slice("all").queries == 20
-    assert one.gate.verdict in ("cannot tell", "refused")
     assert trained(0).gate.verdict == "cannot tell"
     assert observer.stages == ["train"]
 

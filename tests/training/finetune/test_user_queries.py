@@ -84,7 +84,7 @@ def test_queries_of_users_may_not_lose(reports: Collection, monkeypatch: pytest.
 
     def with_losses(self: TrustedSlice, heads: Sequence[Head]) -> list[Answers]:
         before, after = answers(self, heads)
-        return [before, replace(after, all=after.all - 0.1)]
+        return [before, replace(after, all=after.all - 0.1, precision=after.evidence - 0.1)]
 
     monkeypatch.setattr(TrustedSlice, "answers", with_losses)
     harmful = run_training(reports, job).result
@@ -107,7 +107,8 @@ def test_logged_queries_may_not_lose_either(reports: Collection, monkeypatch: py
 
     def logged_lose(self: TrustedSlice, heads: Sequence[Head]) -> list[Answers]:
         before, after = answers(self, heads)
-        return [before, replace(after, all=after.all - (0.1 if self.displayed is not None else 0.0))]
+        lost = 0.1 if self.displayed is not None else 0.0
+        return [before, replace(after, all=after.all - lost, precision=after.evidence - lost)]
 
     monkeypatch.setattr(TrustedSlice, "answers", logged_lose)
     job = TrainingJob(self_supervised=True, epochs=1)

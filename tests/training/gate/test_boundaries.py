@@ -33,8 +33,8 @@ def verdict(
     def interval(change: float) -> Interval:
         return Interval(change, change - 0.1, change + 0.1, 0.0)
 
-    whole = Slice("all", queries, 0.25, 0.25 + mean, interval(mean), 0.1)
-    seen = Slice("seen", 10, 0.5, 0.5 - fall, interval(-fall), 0.1, harm)
+    whole = Slice("all", queries, 0.25, 0.25 + mean, *[interval(mean)] * 2, 0.1)
+    seen = Slice("seen", 10, 0.5, 0.5 - fall, *[interval(-fall)] * 2, 0.1, harm)
     unseen = Slice("unseen", 0, None, None, None)
     report = GateReport(GATE, [whole, seen, unseen], p_value, None, "cannot tell", "")
     return GATE_MODULE._decided(report).verdict

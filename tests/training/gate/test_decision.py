@@ -1,4 +1,4 @@
-"""Adjusted p-values, posteriors and power: by hand, and as properties."""
+"""Posteriors, the probability of noise, and power: by hand, and as properties."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from dsearch.training.gate.decision import (
     deviation_of,
     further_for_significance,
     further_for_slice,
-    on_common_queries,
+    noise_after,
     posterior,
     rounded,
     sign_flip_p_value,
-    step_down_p_values,
 )
 from dsearch.training.gate.gate import Gate, judge
 from dsearch.training.gate.held_out import Answers
@@ -36,38 +35,6 @@ def jumps(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Changes of nDCG@10: most queries keep theirs, some jump, either way alike."""
     moved = generator.random(shape) < 0.3
     return np.where(moved, generator.normal(0, 0.25, shape), 0.0)
-
-
-@FAST
-@given(st.integers(0, 10_000), st.integers(2, 4), st.integers(5, 60), st.floats(-0.05, 0.1))
-def test_adjusted_p_values_are_never_below_the_raw_ones(
-    seed: int, candidates: int, queries: int, gain: float
-) -> None:
-    differences = jumps(np.random.default_rng(seed), (candidates, queries)) + gain
-    raw = [sign_flip_p_value(row, samples=500) for row in differences]
-    weights = np.random.default_rng(seed).dirichlet(np.ones(candidates)).tolist()
-    for shares in (None, weights):
-        adjusted = step_down_p_values(differences, raw, weights=shares, samples=500)
-        assert all(a >= r for a, r in zip(adjusted, raw, strict=True))
-        assert max(adjusted) <= 1.0
-        order = np.argsort(np.array(raw) / (np.ones(candidates) if shares is None else shares), kind="stable")
-        assert np.all(np.diff(np.array(adjusted)[order]) >= 0)
-    # Bonferroni's inequality: sharing the signs can only help.
-    first = int(np.argmin(raw))
-    assert step_down_p_values(differences, raw, samples=500)[first] <= min(
-        1.0, candidates * raw[first] + 0.02
-    )
-
-
-@FAST
-@given(st.integers(0, 10_000), st.integers(2, 4), st.integers(5, 60))
-def test_identical_candidates_pay_nothing(seed: int, candidates: int, queries: int) -> None:
-    one = jumps(np.random.default_rng(seed), (queries,)) + 0.03
-    raw = sign_flip_p_value(one, samples=500)
-    differences = np.tile(one, (candidates, 1))
-    for weights in (None, [0.8, *[0.2] * (candidates - 1)]):
-        adjusted = step_down_p_values(differences, [raw] * candidates, weights=weights, samples=500)
-        assert adjusted == [raw] * candidates
 
 
 @FAST
@@ -94,45 +61,22 @@ def test_more_evidence_is_never_worse(seed: int, queries: int, gain: float, more
     assert all(b <= a + 1e-9 for a, b in zip(report(gain), report(gain + more), strict=True))
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.6, 0.95])
-def test_two_null_candidates_err_as_often_as_alpha(correlation: float) -> None:
-    """Whether any of both has an adjusted p of at most .05, .2, .5: so often, whatever their correlation."""
-    generator = np.random.default_rng(1)
-    trials, lowest = 400, []
-    for trial in range(trials):
-        first, other = jumps(generator, (2, 80))
-        second = np.where(generator.random(80) < correlation, first, other)
-        differences = np.stack([first, second])
-        raw = [sign_flip_p_value(row, samples=400, seed=trial) for row in differences]
-        adjusted = step_down_p_values(differences, raw, weights=(0.8, 0.2), samples=400, seed=trial)
-        lowest.append(min(adjusted))
-    for alpha in (0.05, 0.2, 0.5):
-        error = 2.6 * math.sqrt(alpha * (1 - alpha) / trials)  # beyond by chance: 1 in 200
-        assert np.mean(np.array(lowest) <= alpha) == pytest.approx(alpha, abs=error)
+def test_the_probability_of_noise_by_hand() -> None:
+    """s²/n = .01²; N(.02; 0, .01²) is e⁻² / .01, N(.02; .02, .01² + .02²) is 1 / √.0005: odds of .3026."""
+    prior = Normal(0.02, 0.02)
+    odds = math.exp(-2) / 0.01 * math.sqrt(0.0005)
+    assert noise_after(prior, 0.5, 0.02, 0.1, 100) == pytest.approx(odds / (1 + odds), abs=1e-9)
+    assert noise_after(prior, 0.1, 0.02, 0.1, 100) == pytest.approx(odds / (9 + odds), abs=1e-9)
+    assert noise_after(prior, 0.0, -0.5, 0.1, 100) < 1e-6
+    assert 0 <= noise_after(prior, 0.5, 0.0, 0.0, 100) <= 1
 
 
-def test_two_candidates_by_hand() -> None:
-    """Two queries, four sign patterns: (1, 1) and (1, −1) have sums 2, 0, 0, −2 and 0, 2, −2, 0."""
-    differences = np.array([[1.0, 1.0], [1.0, -1.0]])
-    raw = [sign_flip_p_value(row) for row in differences]
-    assert raw == pytest.approx([0.25, 0.75], abs=0.02)
-    first, second = step_down_p_values(differences, raw)
-    assert first == pytest.approx(0.5, abs=0.02)  # the sum of one of both is 2 in two patterns of four
-    assert second == pytest.approx(0.75, abs=0.02)
-
-
-def test_candidates_on_different_queries_share_signs_where_both_were_judged() -> None:
-    rows, every = on_common_queries(
-        [(np.array([1.0, 2.0]), np.array([7, 3])), (np.array([5.0, 6.0]), np.array([3, 4]))]
-    )
-    np.testing.assert_array_equal(rows, [[2.0, np.nan, 1.0], [5.0, 6.0, np.nan]])
-    np.testing.assert_array_equal(every, [3, 4, 7])
-    generator = np.random.default_rng(0)
-    one = jumps(generator, (60,)) + 0.04
-    raw = sign_flip_p_value(one)
-    apart, _ = on_common_queries([(one, np.arange(60)), (one, np.arange(60, 120))])
-    assert step_down_p_values(apart, [raw, 1.0])[0] == pytest.approx(1 - (1 - raw) ** 2, abs=0.01)
-    assert step_down_p_values(np.zeros((2, 5)), [1.0, 1.0]) == [1.0, 1.0]
+@FAST
+@given(st.floats(0.001, 0.5), st.floats(0.01, 0.3), st.integers(10, 400), st.floats(0.0, 0.2))
+def test_a_gain_speaks_against_noise(noise: float, deviation: float, queries: int, gain: float) -> None:
+    prior = Normal(0.012, 0.025)
+    found = [noise_after(prior, noise, of, deviation, queries) for of in (gain, gain + 0.01)]
+    assert 1 >= found[0] >= found[1] - 1e-12 >= -1e-12
 
 
 def test_the_posterior_by_hand() -> None:

@@ -39,7 +39,7 @@ def test_a_real_gain_passes_and_the_report_says_everything() -> None:
     assert report.p_value < 0.001
     assert [one.queries for one in report.slices] == [120, 60, 60]
     text = report.to_text()
-    asked = ("p ≤ 0.05 (one-sided)", "more than 0.02", "10 held-out queries", "keep 70%")
+    asked = ("p ≤ 0.05", "more than 0.02", "10 held-out queries", "keep 70%")
     for part in ("gate: passed", "more than 99 in 100 that it helps", "unseen", *asked):
         assert part in text
     stored = json.loads(json.dumps(report.to_dict()))
@@ -170,7 +170,7 @@ def test_fewer_than_ten_queries_cannot_tell() -> None:
 @pytest.mark.parametrize(("risk", "alpha", "harm"), [(name, *of) for name, of in RISKS.items()])
 def test_a_risk_names_two_bounds(risk: str, alpha: float, harm: float) -> None:
     assert (Gate.of_risk(risk).alpha, Gate.of_risk(risk).harm) == (alpha, harm)
-    assert Gate.of_risk(risk, alpha=0.3, margin=0.1) == Gate(0.3, 0.1, harm=harm)
+    assert Gate.of_risk(risk, alpha=0.3, margin=0.1) == Gate(0.3, 0.1, harm=harm, significant=True)
     generator = np.random.default_rng(5)
     before = generator.uniform(0, 1, QUERIES)
     noise = generator.normal(0, 0.2, QUERIES)
@@ -184,8 +184,10 @@ def test_a_risk_names_two_bounds(risk: str, alpha: float, harm: float) -> None:
 def test_scores_of_examples_are_judged_as_asked() -> None:
     scores = [0.1 * number for number in range(20)]
     job = SavingJob(before=scores, after=[1 + of for of in scores], risk="bold", alpha=0.125, margin=0.25)
-    report = judge_scores(job)
-    assert report.gate == Gate(0.125, 0.25, harm=RISKS["bold"].harm)
+    gate = Gate.of_risk(job.risk, alpha=job.alpha, margin=job.margin)
+    assert gate == Gate(0.125, 0.25, harm=RISKS["bold"].harm, significant=True)
+    report = judge_scores(job, gate)
+    assert report.gate == gate
     assert [part.queries for part in report.slices] == [20, 0, 20]  # examples are of no document
 
 
