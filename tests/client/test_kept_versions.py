@@ -182,13 +182,13 @@ def test_a_layer_of_this_process_is_told_the_way_that_works(client: Client, engi
 
 
 def test_a_verdict_survives_and_the_store_verifies(engine: SearchEngine, encoder: Encoder) -> None:
-    """The record changes in one committed operation, of which the set digest knows."""
+    """The record changes in one committed operation, and the ledger of tries in another."""
     here = LocalEngine(engine)
     kept = done(here, here.save_model("numbers", here.head("numbers", "v0")))
     before = engine.collection("numbers").store.sequence
     done(here, here.judge_model("numbers", kept["model"], BETTER, promote=False))
     collection = engine.collection("numbers")
-    assert collection.store.sequence == before + 1
+    assert collection.store.sequence == before + 2
     path = engine.home.path
     engine.close()
     with SearchEngine(path, encoder=lambda: encoder) as again:
