@@ -20,6 +20,7 @@ import json
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from dsearch.training.tune import DEFAULT, head_of
 ASKED = 200  # other queries that are ranked
 SMALLEST = 0.004  # deviation of true changes
 MOST_EXPECTED = 0.02
+CLEARLY = 0.01  # about the standard error of a paired change at 25 to 100 queries
 NOTHING: dict[str, Any] = {"gained": {"all": {"ndcg": [0.0, 0.0, 0]}}}
 
 
@@ -186,7 +188,7 @@ def goes_live(
     line: dict[str, Any], priors: dict[tuple[str, int], dict[str, Normal]]
 ) -> tuple[str | None, float]:
     """The candidate that these priors would let answer, and its gain in nDCG@10 on other queries."""
-    passed: dict[str, float] = {}
+    passed: list[str] = []
     for kind, candidate in line["candidates"].items():
         prior = priors.get((kind, line["size"]))
         if prior is None:
@@ -204,9 +206,15 @@ def goes_live(
         expected = (1 - noise) * gain.mean - noise * LOSS_BY_NOISE
         unchanged = mean == 0 and whole["evidence"]["high"] == 0
         if expected > 0 and max(harms) <= RISKS[BALANCED].harm and not unchanged:
-            passed[kind] = expected
-    best = max(passed, key=passed.__getitem__, default=None)
+            passed.append(kind)
+    best = chosen(line, passed)
     return best, 0.0 if best is None else line["candidates"][best]["gained"]["all"]["ndcg"][0]
+
+
+def chosen(line: dict[str, Any], passed: Sequence[str]) -> str | None:
+    """The head, unless another candidate is better by `CLEARLY`: the log has no paired standard errors."""
+    means = {kind: line["candidates"][kind]["held_out"][0]["evidence"]["mean"] for kind in passed}
+    return max(means, key=lambda kind: means[kind] + CLEARLY * (kind == "head"), default=None)
 
 
 def clipped(prior: Normal) -> Normal:
@@ -224,6 +232,7 @@ def fit(arguments: argparse.Namespace) -> None:
             f"  {key[0]:<7}{key[1]:>4}",
             *(f"{name} {of.mean:+.4f} τ {of.deviation:.4f}" for name, of in prior.items()),
         )
+    cells: list[tuple[float, float]] = []
     for name in names:
         others = fitted_priors([line for line in honest if line["collection"] != name])
         for size in sorted({line["size"] for line in honest}):
@@ -241,10 +250,13 @@ def fit(arguments: argparse.Namespace) -> None:
             counts = Counter(kind for kind, _ in live)
             gained = [gain for _, gain in live]
             best = max(fixed, key=fixed.__getitem__)
+            cells.append((float(np.mean(gained)), float(fixed[best])))
             print(
                 f"{name:<16}{size:>4}, {len(mine)} draws: live {np.mean(gained):+.4f}, lowest "
                 f"{min(gained):+.4f}; best fixed choice {best} {fixed[best]:+.4f}; live: {dict(counts)}"
             )
+    live_gain, best_gain = (np.mean([cell[at] for cell in cells]) for at in (0, 1))
+    print(f"mean over {len(cells)} cells: live {live_gain:+.4f}, best fixed choice {best_gain:+.4f}")
     noise = [line for line in lines if line["shuffled"]]
     if noise:
         priors = fitted_priors(honest)

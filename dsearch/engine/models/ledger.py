@@ -165,17 +165,25 @@ def note(store: Store, record: Mapping[str, Any], version: str | None, *, passed
 
     Args:
         store: of the collection.
-        record: as `Account.entered` gives it.
+        record: as `Account.entered` gives it; nothing of a candidate that changed no ranking.
         version: version that the candidate became.
         passed: True where another candidate of the same decision passed.
     """
     entry, gate = record.get(_ENTRY), record.get("gate")
-    if not entry or not gate or not any(part["queries"] for part in gate["slices"]):
+    if not entry or not gate or not _compared(gate):
         return
     queries = np.frombuffer(base64.b64decode(entry[_QUERIES]), "<i8").astype(np.int64)
     passed = passed or gate["verdict"] == "passed"
     kind = str(record.get("scope", "head"))
     store.add_verdict(StoredVerdict(kind, queries, gate["alpha"], passed, version, int(time.time())))
+
+
+def _compared(gate: Mapping[str, Any]) -> bool:
+    """True if held-out queries said anything of the candidate: one that changes no ranking is no try."""
+    whole = gate["slices"][0]
+    change = whole.get("evidence") or whole.get("difference")
+    unchanged = change is not None and change["low"] == change["high"] == 0
+    return bool(whole["queries"]) and not unchanged
 
 
 def tries_left(store: Reader) -> TriesLeft | None:

@@ -130,11 +130,15 @@ def compared(now: np.ndarray, tuned: np.ndarray, head: np.ndarray) -> tuple[Gate
 
 def test_where_both_pass_the_tuned_search_must_be_clearly_better() -> None:
     now = np.random.default_rng(0).uniform(0.3, 0.6, 400)
-    of_tuned, of_head = compared(now, now + 0.1, now + 0.08)
+    noise = np.random.default_rng(1).normal(0, 0.2, 400)  # with a standard error of .01
+    noise -= noise.mean()
+    of_tuned, of_head = compared(now, now + 0.1, now + 0.08 + noise)
     assert (of_tuned.passed, of_head.verdict) == (True, "cannot tell")
     assert "-0.0200" in of_head.reason
-    of_tuned, of_head = compared(now, now + 0.1, now + 0.095)
+    of_tuned, of_head = compared(now, now + 0.1, now + 0.095 + noise)
     assert (of_tuned.passed, of_head.passed) == (True, True)
+    of_tuned, of_head = compared(now, now + 0.1, now + 0.1)
+    assert (of_tuned.passed, of_head.passed) == (True, False)
     of_tuned, of_head = compared(now, now - 0.02, now + 0.01)
     assert (of_tuned.passed, of_head.passed) == (False, True)
 
