@@ -204,8 +204,7 @@ def goes_live(
                 change = posterior(part["evidence"]["mean"], part["deviation"], part["queries"], belief.part)
                 harms.append(noise + (1 - noise) * change.below(-MARGIN))
         expected = (1 - noise) * gain.mean - noise * LOSS_BY_NOISE
-        unchanged = mean == 0 and whole["evidence"]["high"] == 0
-        if expected > 0 and max(harms) <= RISKS[BALANCED].harm and not unchanged:
+        if mean > 0 and expected > 0 and max(harms) <= RISKS[BALANCED].harm:
             passed.append(kind)
     best = chosen(line, passed)
     return best, 0.0 if best is None else line["candidates"][best]["gained"]["all"]["ndcg"][0]

@@ -44,9 +44,8 @@ def models(
         typer.echo(f"answered, the latest first: {', '.join([*history, 'v0'])}")
     if (tries := listed.tries) is not None:
         typer.echo(
-            f"judged queries: the {tries.queries:,} used last have refused {tries.refusals:.3g} candidates "
-            f"since the last that passed; {tries.left:.0%} of alpha is left, and judgements of other queries "
-            "refill it"
+            f"judged queries: refusals by the {tries.queries:,} used last, since they let one pass: "
+            f"{tries.refusals:.3g}; {tries.left:.0%} of alpha is left, and judgements of other queries refill it"
         )
 
 

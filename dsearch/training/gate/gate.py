@@ -2,7 +2,7 @@
 
 A candidate of a kind whose gains are known from other collections may, if the judgements that it learned from
 mean something (`belief`, see decision.py), by its change of average precision:
-    gain        its expected gain is above 0
+    gain        it rises, and its expected gain is above 0
     no harm     the probability is at most `harm` that all held-out queries, or those about seen or about
                 unseen documents, lose more than `margin`, be it that the judgements are noise
     enough      `min_queries` held-out queries
@@ -198,7 +198,7 @@ def report_text(report: Mapping[str, Any]) -> str:
         lines.append(f"  {report['decision']['text']}")
     lines += [_line_of(part, report["measure"], report["margin"]) for part in report["slices"]]
     if report.get("noise") is not None:  # reports of earlier releases have none
-        required = f"an expected gain of {report['evidence']}"
+        required = f"a rise and an expected gain of {report['evidence']}"
         lines.append(f"  the judgements mean nothing with probability {report['noise']:.3f}")
     else:
         required = f"one-sided p ≤ {report['alpha']:g}"
@@ -381,8 +381,7 @@ def _verdict(report: GateReport, expected: float) -> tuple[Verdict, str, int | N
             f"{gate.harm:g})"
         )
         return "cannot tell", reason, None
-    unchanged = not (report.wins or report.losses) and mean == 0
-    if unchanged or (report.noise is None and mean <= 0):
+    if mean <= 0:
         return "refused", f"{change}: it did not rise", None
     if report.noise is not None and expected <= 0:
         return "refused", f"{change}: the expected gain is {expected:+.4f}", None
