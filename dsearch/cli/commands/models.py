@@ -45,7 +45,8 @@ def models(
     if (tries := listed.tries) is not None:
         typer.echo(
             f"judged queries: refusals by the {tries.queries:,} used last, since they let one pass: "
-            f"{tries.refusals:.3g}; {tries.left:.0%} of alpha is left, and judgements of other queries refill it"
+            f"{tries.refusals:.3g}; {tries.left:.0%} of alpha is left, and judgements of other queries "
+            "refill it"
         )
 
 

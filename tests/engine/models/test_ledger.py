@@ -78,7 +78,8 @@ def test_a_text_has_one_digest() -> None:
 
 
 def refused(account: Account, alpha: float) -> dict[str, Any]:
-    of_all = {"name": "all", "queries": 4, "before": 0.5, "after": 0.6, "difference": {"mean": 0.1}}
+    change = {"mean": 0.1, "low": 0.05, "high": 0.15}
+    of_all = {"name": "all", "queries": 4, "before": 0.5, "after": 0.6, "difference": change}
     gate = {
         "verdict": "refused",
         "reason": "so",
@@ -113,6 +114,9 @@ def test_an_account_reduces_alpha_try_by_try_and_withholds_figures(store: Store)
 def test_nothing_is_noted_where_nothing_was_compared(store: Store) -> None:
     assert tries_left(store) is None
     note(store, {"gate": {"verdict": "cannot tell", "slices": [{"queries": 0}]}}, "v1")
+    unchanged = refused(Account.of(store, ["query"]), 0.05)
+    unchanged["gate"]["slices"][0]["difference"] = {"mean": 0.0, "low": 0.0, "high": 0.0}
+    note(store, unchanged, "v2")
     assert list(store.verdicts()) == []
 
 
