@@ -40,7 +40,7 @@ from dsearch.types import query_name
 MEMORY_SCOPE = "memory"  # of its record
 _FOLDS = 10
 _FEWEST = 20  # queries: with fewer, a slice says too little to choose by
-_FIRMNESS = 0.1  # average precision, summed over the queries, of a squared distance of 1 (guide decisions)
+_FIRMNESS = 0.1  # nDCG@10, summed over the queries, of a squared distance of 1 (guide decisions)
 
 
 class ChosenMemory(NamedTuple):
@@ -105,9 +105,9 @@ class MemoryTrials:
             of_fold = self.choose(trials.drawn[mine].tolist())
             for whole, part_of_it in zip(crossed, self.values[of_fold].subset(mine), strict=True):
                 whole[mine] = part_of_it
-            plain[mine] = self.values[of_fold.setting, None].precision[mine]
+            plain[mine] = self.values[of_fold.setting, None].all[mine]
         chosen = self.choose()
-        if crossed.precision.mean() < plain.mean():  # what the folds choose is worse than none
+        if crossed.all.mean() < plain.mean():  # what the folds choose is worse than none
             chosen = chosen._replace(memory=None)
         before = self.values[trials.start, None]
         return chosen, self._answers(before), self._answers(crossed)
@@ -144,21 +144,21 @@ class MemoryTrials:
     def _best(self, setting: Setting, others: Int64[np.ndarray, " others"]) -> tuple[MemorySetting, float]:
         """The memory that gains most, and its gain: on all documents and on hidden ones together."""
         plain = self.values[setting, None].subset(others)
-        unseen = ~np.isnan(plain.unseen_precision)
+        unseen = ~np.isnan(plain.unseen)
 
         def gain(memory: MemorySetting) -> float:
             values = self.values[setting, memory].subset(others)
-            whole = float((values.precision - plain.precision).mean())
+            whole = float((values.all - plain.all).mean())
             if unseen.sum() < _FEWEST:
                 return whole
-            return whole + float((values.unseen_precision - plain.unseen_precision)[unseen].mean())
+            return whole + float((values.unseen - plain.unseen)[unseen].mean())
 
         best = max(GRID, key=lambda memory: gain(memory) - _doubt(memory) / len(others))
         return best, gain(best)
 
     def _rise(self, setting: Setting, memory: MemorySetting, others: Int64[np.ndarray, " others"]) -> float:
         """The mean gain on all documents, less its standard error."""
-        values, plain = (self.values[setting, of].subset(others).precision for of in (memory, None))
+        values, plain = (self.values[setting, of].subset(others).all for of in (memory, None))
         rise = values - plain
         return float(rise.mean() - rise.std() / np.sqrt(len(rise)))
 

@@ -1,6 +1,6 @@
 """Values of judged queries with every query memory of a grid, each answered without its own row.
 
-Values are nDCG@10, which is reported, and average precision, by which memories are chosen and judged.
+Values are nDCG@10, by which memories are chosen, and average precision, by which the gate judges them.
 
 Unseen documents are a matter of design, not of luck: every judged document is hidden in exactly one of five
 rounds, with all documents of the same embedding. A round's memory knows no grade of its hidden documents. The

@@ -142,9 +142,7 @@ def chosen(folds: list[FoldAnswers]) -> CheckpointChoice:
     """The checkpoint to keep by these folds; for the last one how to serve it too."""
     before = joined([fold.before for fold in folds])
     after = [joined(list(parts)) for parts in zip(*(fold.after for fold in folds), strict=True)]
-    checkpoint = kept_checkpoint(
-        np.stack([before.evidence, *(answers.evidence for answers in after)]), before.seen
-    )
+    checkpoint = kept_checkpoint(np.stack([before.all, *(answers.all for answers in after)]), before.seen)
     if not folds[0].served:
         return CheckpointChoice(checkpoint)
     ways = dict.fromkeys(of for fold in folds for of in fold.served)
@@ -152,7 +150,7 @@ def chosen(folds: list[FoldAnswers]) -> CheckpointChoice:
     best = kept_served(served, joined([fold.now for fold in folds]))
     if checkpoint < len(after):
         early = [before, *after][checkpoint]
-        if not best.memory or served[best].evidence.mean() <= early.evidence.mean():
+        if not best.memory or served[best].all.mean() <= early.all.mean():
             return CheckpointChoice(checkpoint)
     return CheckpointChoice(len(after), best)
 
@@ -183,15 +181,15 @@ def kept_served(served: dict[ServingChoice, Answers], now: Answers) -> ServingCh
     hops: dict[ServingChoice, dict[float, Float[np.ndarray, " queries"]]] = {}
     # Of equals the plainest.
     for of in sorted(served, key=lambda of: (-of.share, of.query_keys, of.keywords, of.memory)):
-        hops.setdefault(of._replace(hop=0.0), {})[of.hop] = served[of].evidence
+        hops.setdefault(of._replace(hop=0.0), {})[of.hop] = served[of].all
     best = {of: of._replace(hop=kept_hop(values, now.seen)) for of, values in hops.items()}
     if (~np.isnan(now.unseen)).sum() < MIN_SLICE:
         whole = ServingChoice(max(of.share for of in best), 0.0)
         alike = [of for of in best if of._replace(memory=0.0) == whole]
-        return max((best[of] for of in alike), key=lambda of: served[of].evidence.mean())
-    gains = {of: float(np.nanmean(served[of].unseen_evidence - now.unseen_evidence)) for of in best.values()}
+        return max((best[of] for of in alike), key=lambda of: served[of].all.mean())
+    gains = {of: float(np.nanmean(served[of].unseen - now.unseen)) for of in best.values()}
     weights = _balance(now.seen)
-    return max(gains, key=lambda of: (served[of].evidence * weights).mean() + _HARM * min(0.0, gains[of]))
+    return max(gains, key=lambda of: (served[of].all * weights).mean() + _HARM * min(0.0, gains[of]))
 
 
 def kept_checkpoint(
