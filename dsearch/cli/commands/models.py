@@ -42,7 +42,7 @@ def models(
         typer.echo(f"{'*' if model.live else ' '} {model.version:<4} {_described(model)}")
     if history:
         typer.echo(f"answered, the latest first: {', '.join([*history, 'v0'])}")
-    if (tries := listed.tries) is not None:
+    if (tries := listed.tries) is not None and tries.refusals:
         typer.echo(
             f"judged queries: refusals by the {tries.queries:,} used last, since they let one pass: "
             f"{tries.refusals:.3g}; {tries.left:.0%} of alpha is left, and judgements of other queries "
